@@ -143,6 +143,13 @@ class TrainConfig:
                              "nodes (softmax), or of edge and drawn nodes one by one (bce), or the Bayesian "
                              "personalized ranking loss against one drawn node (bpr).",
                              ("softmax", "bce", "bpr"), tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    decoder: str = setting("auto", "Score of a link from the rows of its ends: their product (dot), or, with a row of "
+                           "weights for each relation, the product of three (distmult), of complex numbers in complex. "
+                           "auto is distmult if edges have relations, else dot.",
+                           ("auto", "dot", "distmult", "complex"), tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    n3: float = setting(0.0, "Weight of the regularizer N3, such as 0.01: this times the cubes of the values in the "
+                        "rows of an edge's ends and relation are added to its loss.", low=0.0, tasks=(LINKS,),
+                        group=LINK_TRAINING, flag="none")
     ask: str = setting("both", "End of a held-out link that is searched for in evaluations: its target, its source, "
                        "or both, one after the other.", ("both", "targets", "sources"), tasks=(LINKS,),
                        group=LINK_TRAINING, flag="none")

@@ -12,7 +12,9 @@ import pytest
 from mpi4py import MPI
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.cleaning import CleanGraph
+from hpcgnn.data.dataset import CleaningReport, GraphDataset
+from hpcgnn.data.hold_out import hold_out
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.shards.schema import Provenance
@@ -23,6 +25,7 @@ from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import TrainingRun
 
 Result = TypeVar("Result")
+RELATIONS = ("likes", "knows", "owns")
 EASY = "synthetic:nodes=240,mean_degree=8,classes=4,features=12,signal=2"
 SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 2, "checkpoint_every": 12}
 
@@ -36,6 +39,33 @@ def shared_path(tmp_path_factory):
 def easy_graph(seed: int = 0, spec: str = EASY) -> GraphDataset:
     """A graph on which two layers learn nearly everything."""
     return load_source(spec, SourceOptions(seed=seed))
+
+
+def typed_csr(triples: Any, num_nodes: int, symmetrize: bool = False, names: tuple[str, ...] = RELATIONS,
+              attr: np.ndarray | None = None) -> CleanGraph:
+    """A graph of edges (source, relation, target), with reverses if asked, in the order that sources give it."""
+    source, relation, target = np.array(triples).T
+    if symmetrize:
+        source, relation, target = (np.concatenate(ends) for ends in (
+            (source, target), (relation, relation + len(names)), (target, source)))
+        names = (*names, *(f"{name} reverse" for name in names))
+    order = np.lexsort((relation, source, target))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(target, minlength=num_nodes))])
+    return CleanGraph(indptr, source[order].astype(np.int32), CleaningReport(is_symmetric=symmetrize), None,
+                      relation[order].astype(np.int32), None if attr is None else attr[order], names)
+
+
+def typed_graph(symmetrize: bool, num_nodes: int = 120, num_edges: int = 500,
+                shares: tuple[float, float] = (0.1, 0.2), seed: int = 0) -> GraphDataset:
+    """A graph of three relations, in which two nodes may have several; half of its links leave from few nodes."""
+    random = np.random.default_rng(seed)
+    source = random.integers(0, num_nodes, num_edges) // (1 + 9 * (np.arange(num_edges) % 2))
+    relation, target = random.integers(0, 3, num_edges), random.integers(0, num_nodes, num_edges)
+    triples = np.unique(np.stack([source, relation, target], axis=1)[source != target], axis=0)
+    graph, held = hold_out(typed_csr(triples, num_nodes, symmetrize), None, shares, seed, "typed")
+    whole = easy_graph(seed, f"synthetic:nodes={num_nodes},mean_degree=6,classes=4,features=12,signal=2")
+    return replace(whole, indptr=graph.indptr, indices=graph.indices, cleaning=graph.report, held_out=held,
+                   edge_type=graph.edge_type, relation_names=graph.relation_names).check()
 
 
 def random_owner(dataset: GraphDataset, num_parts: int, seed: int = 0) -> np.ndarray:

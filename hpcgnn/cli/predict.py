@@ -38,11 +38,14 @@ FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name
 @click.option("--top", type=click.IntRange(1, 10_000), metavar="K",
               help="For a run of links: write each node's K best links that the graph lacks, to a .csv or .parquet "
                    "--out.")
+@click.option("--relation", metavar="NAME", help="Relation of the links that --top writes, if edges have relations.")
 @click.option("--pairs", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
-              help="For a run of links: write the scores of the pairs in FILE, two columns of ids.")
+              help="For a run of links: write the scores of the pairs in FILE, two columns of ids; with relations "
+                   "three: source, relation, target.")
 @click.option("--other-graph", is_flag=True, help="Predict for a graph that the run was not trained on.")
 def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool,
-            correct_and_smooth: bool, assignments: tuple[str, ...], top: int | None, pairs: Path | None) -> None:
+            correct_and_smooth: bool, assignments: tuple[str, ...], top: int | None, relation: str | None,
+            pairs: Path | None) -> None:
     """Predict for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank per part.
 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
@@ -54,11 +57,13 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
                                "leave this out")
     if (top or pairs) and (out is None or embeddings or correct_and_smooth or nodes or (top and pairs)):
         raise click.UsageError("--top or --pairs, one of them, writes a table of links to --out, and nothing else")
+    if relation is not None and not top:
+        raise click.UsageError("--relation has no effect without --top; add it, or leave this out")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 
     if top or pairs:
-        run_parallel(lambda comm: predict_links(comm, run_folder, shards, out, other_graph, top, pairs))
+        run_parallel(lambda comm: predict_links(comm, run_folder, shards, out, other_graph, top, pairs, relation))
         return
     run_parallel(lambda comm: predict_in_parallel(comm, run_folder, shards, out, embeddings, other_graph,
                                                   given if correct_and_smooth else None, nodes))
@@ -134,7 +139,7 @@ def of_nodes(comm, answers, ids):
 
 
 def predict_links(comm, run_folder: Path, shards: Path, out: Path, other_graph: bool, top: int | None,
-                  pairs: Path | None) -> None:
+                  pairs: Path | None, relation: str | None) -> None:
     """Collective: open a run of links and write the best links of all nodes, or the scores of pairs."""
     from hpcgnn.run.launch import together, watch
     from hpcgnn.training.alike import check_same
@@ -142,7 +147,8 @@ def predict_links(comm, run_folder: Path, shards: Path, out: Path, other_graph: 
 
     watch(comm, TIMEOUT_SECONDS)
     info = read_shared_info(comm, shards)
-    check_same(comm, {"out": out, "other_graph": other_graph, "top": top, "pairs": pairs})
+    check_same(comm, {"out": out, "other_graph": other_graph, "top": top, "pairs": pairs,
+                      "relation": relation})
     from hpcgnn.links.answers import check_table_file, write_best_links, write_pairs
     from hpcgnn.results.float_run import FloatRun
 
@@ -151,7 +157,7 @@ def predict_links(comm, run_folder: Path, shards: Path, out: Path, other_graph: 
     together(comm, lambda: check_is_of_links(run_folder, run.session.config.task))
     answers = run.answer()
     if top:
-        write_best_links(run, answers, top, out)
+        write_best_links(run, answers, top, out, relation)
     else:
         write_pairs(run, answers, pairs, out)
     if comm.rank == 0:

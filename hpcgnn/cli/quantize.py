@@ -31,8 +31,9 @@ def command(run_folder: Path, shards: Path, widths: tuple[int, int] | None, othe
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 
-    run_parallel(lambda comm: quantize_in_parallel(comm, run_folder, shards, *(widths or (None, None)), other_graph,
-                                                   device, out or run_folder / "model.h5"))
+    bits, row_bits = widths or (None, None)
+    run_parallel(lambda comm: quantize_in_parallel(comm, run_folder, shards, bits, row_bits, other_graph, device,
+                                                   out or run_folder / "model.h5"))
 
 
 def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None, row_bits: int | None,

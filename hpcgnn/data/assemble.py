@@ -215,7 +215,8 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
         if held_out is not None:
             raise DatasetError(f"{name} has held-out links of its own; leave out --val-links and --test-links")
         of_names = None if node_name is None else NodeRows(node_name, name)
-        held_out = links_of((options.val_links, options.test_links), len(graph.indptr) - 1, of_names, name)
+        held_out = links_of((options.val_links, options.test_links), len(graph.indptr) - 1, of_names, name,
+                            graph.relation_names)
     relation_names = graph.relation_names
     graph, held_out = hold_out(graph, held_out, options.hold_out, options.seed, name)
     graph = graph.with_remarks(labels.remarks)

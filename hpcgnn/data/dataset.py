@@ -63,7 +63,7 @@ class GraphDataset:
     node_name : (num_nodes,) int64 or str objects    ids in the source; None if these are 0..num_nodes - 1
     class_names : tuple of str               by class id; empty if the source has numbers
     held_out : (n, 3) int64                  links left out of the edges: source, target, 1 for validation or 2 for
-                                             test; None without any
+                                             test; (n, 4) with the relation if edges have one; None without any
     """
 
     name: str

@@ -121,8 +121,12 @@ class EdgeFile:
     dubious: tuple[str, ...] = ()
 
 
-def read_links(path: Path, options: SourceOptions) -> tuple[Ids, Ids]:
-    """The ends of held-out links, in a file of two columns as `read_edge_file` reads it."""
+def read_links(path: Path, options: SourceOptions) -> tuple[Ids, ...]:
+    """The columns of a file of held-out links, which `links_of` takes: two columns of ids, or three."""
+    table = TextTable(path, None, options.progress)
+    if table.num_columns - table.num_unnamed == 3 and _known_form(table) is None:
+        found = read_columns(table, [None] * table.num_unnamed + [INTEGER] * 3)
+        return tuple(checked_ids(column, path) for column in found)
     links = read_edge_file(path, replace(options, scratch=None), are_rows=False, has_weights=False)
     source, target = (np.asarray(ends) if isinstance(ends, Sliced) else ends for ends in (links.source, links.target))
     return source, target

@@ -131,7 +131,7 @@ class GivenGraph:
     relation_names : tuple of str    by number; empty: see `read_relations`
     edge_attr : (num_edges,) or (num_edges, num_edge_features) numbers, or None
     node_types : tuple of (str, int) types of nodes, each with its number of nodes, which are numbered one after another
-    val_links, test_links : held-out links, of each (2, n) or (n, 2) ids as edges have them, a pair of columns, or None
+    val_links, test_links : held-out links, of each what `links_of` takes, with ids as edges have them; or None
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways
     labels_hint : str                how labels are given, for the sentence that asks for them
@@ -176,7 +176,7 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         given = replace(given, remarks=(*given.remarks, f"edges name {num_nodes:,} of the numbers 0 to "
                                         f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
     graph = _cleaned(given, source, target, num_nodes, options).with_remarks(given.remarks)
-    held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name)
+    held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name, graph.relation_names)
     if given.row_name is not None:
         rows = NodeRows(given.row_name, given.name)
         if len(rows) != num_nodes:

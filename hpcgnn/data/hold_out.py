@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hpcgnn.data.cleaning import CleanGraph
-from hpcgnn.data.columns import as_ends, as_ids
+from hpcgnn.data.columns import as_ends, as_ids, texts_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.errors import DatasetError
 
 VALIDATION, TEST = 1, 2      # third column of held-out links
 SETS = {VALIDATION: "validation", TEST: "test"}
+REVERSE = " reverse"      # ends the name of a relation of added reverses
 
 
 def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, float], seed: int,
@@ -22,27 +25,33 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
 
     Parameters
     ----------
-    given : (n, 3) int64 or None       source, target, and VALIDATION or TEST
+    given : (n, 3) int64 or None       source, target, and VALIDATION or TEST; if edges have relations
+                                       (n, 4), with the link's relation
     shares : (float, float)            shares of the links that are drawn for validation and test if none are given
 
     Returns
     -------
     graph : CleanGraph                 without the links; where every edge holds both ways, without their reverses
-    held_out : (n, 3) int64 or None    as `given`; a link that holds both ways is drawn once, from the lower number
+    held_out : as `given`, or None     a link that holds both ways is drawn once: from the lower number, or by its own
+                                       relation if reverses have relations of their own
 
     Raises
     ------
-    DatasetError                       links given and to be drawn; a link in both sets, or from a node to itself; a set
-                                       without links
+    DatasetError                       links given and to be drawn; a link in both sets; a set without links; without
+                                       relations, a link from a node to itself
     """
     if given is None and not any(shares):
         return graph, None
     if given is not None and any(shares):
         raise DatasetError(f"{name} has held-out links of its own; leave out --hold-out")
-    num_nodes = len(graph.indptr) - 1
+    num_nodes, reverse = len(graph.indptr) - 1, _Reverse.of(graph)
     target, source = np.repeat(np.arange(num_nodes), np.diff(graph.indptr)), graph.indices.astype(np.int64)
+    edges = _columns(source, target, graph.edge_type)
     if given is None:
-        links = np.flatnonzero(source < target) if graph.report.is_symmetric else np.arange(len(source))
+        # Parallel edges, which differ in their attributes, are one link.
+        is_new = np.ones(len(edges), bool)
+        is_new[1:] = (edges[1:] != edges[:-1]).any(axis=1)
+        links = np.flatnonzero(is_new & reverse.is_first(edges))
         counts = [round(share * len(links)) for share in shares]
         if any(share and not count for share, count in zip(shares, counts, strict=True)):
             raise DatasetError(f"{name} has {len(links):,} links, and --hold-out {shares[0]} {shares[1]} draws none "
@@ -51,42 +60,94 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
             raise DatasetError(f"{name} has {len(links):,} links, and --hold-out {shares[0]} {shares[1]} leaves none "
                                "to train on; hold out fewer")
         drawn = links[np.random.default_rng(seed).permutation(len(links))[:sum(counts)]]
-        held = np.stack([source[drawn], target[drawn], np.repeat((VALIDATION, TEST), counts)], axis=1)
+        held = np.insert(edges[drawn], 2, np.repeat((VALIDATION, TEST), counts), axis=1)
     else:
-        held = _checked(given, graph.report.is_symmetric, name)
-    gone = held[:, 0] * num_nodes + held[:, 1]
-    if graph.report.is_symmetric:
-        gone = np.concatenate([gone, held[:, 1] * num_nodes + held[:, 0]])
-    kept = ~np.isin(source * num_nodes + target, gone)
+        held = _checked(given, reverse, name)
+    gone = np.delete(held, 2, axis=1)
+    kept = ~_are_in(edges, np.concatenate([gone, reverse.reversed(gone)]), num_nodes)
     counted = ", ".join(f"{int((held[:, 2] == split).sum()):,} for {word}" for split, word in SETS.items())
     remark = f"{len(held):,} links are held out ({counted}), and {int((~kept).sum()):,} edges left the graph for them"
-    weight = None if graph.edge_weight is None else graph.edge_weight[kept]
     indptr = np.concatenate([[0], np.cumsum(kept)])[graph.indptr]
     touched = np.diff(indptr) > 0
     touched[graph.indices[kept]] = True
     report = replace(graph.report, isolated_nodes=int((~touched).sum()), remarks=(*graph.report.remarks, remark))
-    return CleanGraph(indptr, graph.indices[kept], report, weight), held
+    of_edges = {key: None if values is None else values[kept] for key, values in (
+        ("edge_weight", graph.edge_weight), ("edge_type", graph.edge_type), ("edge_attr", graph.edge_attr))}
+    return graph._replace(indptr=indptr, indices=graph.indices[kept], report=report, **of_edges), held
 
 
-def links_of(sets: tuple[Any, Any], num_nodes: int, rows: NodeRows | None, name: str) -> np.ndarray | None:
-    """Links that are given for validation and test, as one array (n, 3) int64; None without any.
+class _Reverse(NamedTuple):
+    """Reverses of the edges of a graph, rows of source and target, and relation if edges have one."""
+
+    exists: bool      # each edge has one
+    num_relations: int = 0      # if not 0: of a reverse, the relation is this number higher, or lower
+
+    @classmethod
+    def of(cls, graph: CleanGraph) -> _Reverse:
+        number = num_reversible(graph.relation_names)
+        return cls(number > 0 or graph.report.is_symmetric, number)
+
+    def is_first(self, edges: np.ndarray) -> np.ndarray:
+        """Whether an edge, not its reverse, stands for the link, (n,) bool."""
+        if self.num_relations:
+            return edges[:, 2] < self.num_relations
+        return edges[:, 0] <= edges[:, 1] if self.exists else np.ones(len(edges), bool)
+
+    def reversed(self, edges: np.ndarray) -> np.ndarray:
+        """The reverse of each edge; no rows if edges have none."""
+        found = edges[:, [1, 0, *range(2, edges.shape[1])]][:len(edges) if self.exists else 0]
+        if self.num_relations:
+            found[:, 2] = (found[:, 2] + self.num_relations) % (2 * self.num_relations)
+        return found
+
+
+def num_reversible(names: tuple[str, ...]) -> int:
+    """R, if a graph has R relations and then R more of their added reverses, by the names of all; else 0."""
+    half = len(names) // 2
+    return half if names[half:] == tuple(f"{one}{REVERSE}" for one in names[:half]) else 0
+
+
+def _columns(source: np.ndarray, target: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
+    return np.stack([source, target] if relation is None else [source, target, relation], axis=1)
+
+
+def _are_in(edges: np.ndarray, gone: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Whether an edge is among the rows `gone`, (n,) bool."""
+    key, of_gone = (rows[:, 0] * num_nodes + rows[:, 1] for rows in (edges, gone))
+    found = np.isin(key, of_gone)
+    if edges.shape[1] > 2:
+        some = np.flatnonzero(found)
+        # Few edges have the ends of such links, so rows are compared for these only.
+        _, code = np.unique(np.concatenate([gone, edges[some]]), axis=0, return_inverse=True)
+        found[some] = np.isin(code[len(gone):], code[:len(gone)])
+    return found
+
+
+def links_of(sets: tuple[Any, Any], num_nodes: int, rows: NodeRows | None, name: str,
+             relation_names: tuple[str, ...] = ()) -> np.ndarray | None:
+    """Links that are given for validation and test, as one array of `hold_out`; None without any.
 
     Parameters
     ----------
-    sets : of each, (2, n) or (n, 2) ids, a pair of columns, or None
+    sets : of each, (2, n) or (n, 2) ids, a pair of columns, or None; with relations (n, 3), or three columns: source,
+           relation by name or number, and target
     rows : NodeRows or None      finds nodes by id; None if ids are row numbers
 
     Raises
     ------
-    DatasetError                 an id that is no node, or links that are no pairs of ids
+    DatasetError                 an id that is no node, an unknown relation, or links that are no such columns
     """
     parts = []
     for (split, word), links in zip(SETS.items(), sets, strict=True):
         if links is None:
             continue
         what = f"{name}: the {word} links"
-        ends = [as_ids(column, what) for column in (links if isinstance(links, tuple) else as_ends(links, what))]
-        if len(ends) != 2 or len(ends[0]) != len(ends[1]):
+        columns = links if isinstance(links, tuple) else _columns_of(links, what)
+        if relation_names and len(columns) != 3:
+            raise DatasetError(f"{what} have {len(columns)} columns, and edges have relations; expected three: source, "
+                               "relation, target")
+        ends = [as_ids(column, what) for column in (columns[0], columns[2 if relation_names else 1])]
+        if len(ends[0]) != len(ends[1]):
             raise DatasetError(f"{what} have columns of {', '.join(str(len(column)) for column in ends)} ids; expected "
                                "a source and a target of each")
         if rows is not None:
@@ -97,24 +158,57 @@ def links_of(sets: tuple[Any, Any], num_nodes: int, rows: NodeRows | None, name:
         if len(found) and not 0 <= found.min() <= found.max() < num_nodes:
             bad = int(found.min() if found.min() < 0 else found.max())
             raise DatasetError(f"{what} name node {bad}, which does not exist; node ids run from 0 to {num_nodes - 1}")
-        parts.append(np.column_stack([found, np.full(len(found), split)]))
+        relation = [relations_of(columns[1], relation_names, what)] if relation_names else []
+        parts.append(np.column_stack([found, np.full(len(found), split), *relation]))
     return np.concatenate(parts) if parts else None
 
 
-def _checked(given: np.ndarray, is_symmetric: bool, name: str) -> np.ndarray:
+def relations_of(column: Any, names: tuple[str, ...], what: str) -> np.ndarray:
+    """The relations of links, (n,) int64, from their names, or from their numbers if no name is a number.
+
+    Raises DatasetError for a relation that the graph does not have.
+    """
+    found = as_ids(column, f"{what}: the relations")
+    place = pc.index_in(texts_of(found), value_set=pa.array(names, pa.large_string()))
+    lost = place.is_null().to_numpy(zero_copy_only=False)
+    if lost.any() and isinstance(found, np.ndarray) and not any(one.isdigit() for one in names):
+        lost, place = (found < 0) | (found >= len(names)), pa.array(found)
+    if lost.any():
+        one = found[int(np.argmax(lost))]
+        shown = one.as_py() if isinstance(one, pa.Scalar) else one.item()
+        raise DatasetError(f"{what} have the relation {shown!r}, which no edge has; relations are "
+                           f"{', '.join(names[:3])}{', ..' if len(names) > 3 else ''}")
+    return place.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _columns_of(links: Any, what: str) -> tuple[Any, ...]:
+    shape: tuple[int, ...] = getattr(links, "shape", ())
+    if len(shape) == 2 and shape[1] == 3 and shape[0] != 2:
+        return tuple(np.asarray(links)[:, column] for column in range(3))
+    return as_ends(links, what)
+
+
+def _checked(given: np.ndarray, reverse: _Reverse, name: str) -> np.ndarray:
     if not len(given):
         raise DatasetError(f"{name} has no link among those to hold out; give some, or leave them out")
     is_loop = given[:, 0] == given[:, 1]
-    if is_loop.any():
+    if is_loop.any() and given.shape[1] == 3:
         raise DatasetError(f"{name} has a held-out link from node {given[is_loop][0, 0]} to itself; leave such links "
                            "out")
-    held = np.unique(given, axis=0)
-    # Where every edge holds both ways, a link and its reverse are one.
-    ends = np.sort(held[:, :2], axis=1) if is_symmetric else held[:, :2]
-    pairs = np.unique(np.column_stack([ends, held[:, 2]]), axis=0)
-    links, count = np.unique(pairs[:, :2], axis=0, return_counts=True)
+    # A reverse that has a relation of its own stands for its link.
+    edges, held = np.delete(given, 2, axis=1), given
+    one_way = edges
+    if reverse.exists:
+        is_reverse = ~reverse.is_first(edges)
+        one_way = edges.copy()
+        one_way[is_reverse] = reverse.reversed(edges[is_reverse])
+    if reverse.num_relations:
+        held = np.insert(one_way, 2, given[:, 2], axis=1)
+    held = np.unique(held, axis=0)
+    pairs = np.unique(np.insert(one_way, 2, given[:, 2], axis=1), axis=0)
+    links, count = np.unique(np.delete(pairs, 2, axis=1), axis=0, return_counts=True)
     if (count > 1).any():
-        source, target = links[count > 1][0]
+        source, target = links[count > 1][0, :2]
         raise DatasetError(f"{name} has the link from node {source} to {target} in both the validation and the test "
                            "set; expected it in one of them")
     return held

@@ -143,14 +143,14 @@ def _of_edges(archive: Archive, choice: str | bool | None, usual: str) -> str | 
     return usual if choice is None else choice
 
 
-def _links(archive: Archive, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _links(archive: Archive, name: str) -> tuple[np.ndarray, ...] | None:
     if name not in archive:
         return None
     links = archive.read(name)
-    if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
+    if links.ndim != 2 or links.shape[1] not in (2, 3) or links.dtype.kind not in "iu":
         raise DatasetError(f"{archive.path}: {name} are {links.dtype} of shape {links.shape}; expected integers of "
-                           "shape (number of links, 2)")
-    return links[:, 0], links[:, 1]
+                           "shape (number of links, 2), or 3 for source, relation and target")
+    return tuple(links.T)
 
 
 def _one_of(archive: Archive, names: tuple[str, str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +13,19 @@ import pyarrow.csv
 import pyarrow.parquet
 import torch
 from mpi4py import MPI
+from torch import nn
 
 from hpcgnn.data.edges import read_links
+from hpcgnn.data.hold_out import relations_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.errors import CheckpointError, ConfigError
+from hpcgnn.links.decoders import PLACE, in_float64
 from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import SOURCES, TARGETS, Question, questions_of
-from hpcgnn.links.ranking import BLOCK_PRODUCTS, blocks_of, hide_known, products_of_answers
+from hpcgnn.links.ranking import BLOCK_PRODUCTS, blocks_of, hide_known, products_of_answers, queries_of
+from hpcgnn.links.relations import Relations
+from hpcgnn.nn.distributed import plain
 from hpcgnn.results.answer_file import check_writable
 from hpcgnn.results.answers import Answers, gathered, row_pieces
 from hpcgnn.results.float_run import FloatRun
@@ -37,25 +43,40 @@ def check_table_file(path: Path) -> None:
     check_writable(path)
 
 
-def write_best_links(run: FloatRun, answers: Answers, most: int, path: Path) -> None:
-    """Collective: write each node's `most` best links that its graph lacks, best first.
+def write_best_links(run: FloatRun, answers: Answers, most: int, path: Path, relation: str | None = None) -> None:
+    """Collective: write each node's `most` best links of a relation that its graph lacks, best first.
 
-    Columns: node, target (source if the run asked for sources), score. With the run's candidates=label, only labels are
-    linked that some edge links. Raises CollectiveError: the file can't be written.
+    Columns: node, relation if the graph has any, target (source if the run asked for sources), score. With the run's
+    candidates=label, only labels are linked that some edge links.
+
+    Raises CollectiveError: no relation, or an unknown one, for a graph with relations; the file can't be written.
     """
-    comm = run.session.comm
-    best, scores = best_links(run, answers, most)
+    comm, relation_names = run.session.comm, run.session.info.relation_names
+    number = together(comm, lambda: relation_number(relation, relation_names, run.session.info.name))
+    best, scores = best_links(run, answers, most, number)
     names = _names_of_all(comm, answers)
 
-    def columns() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def columns() -> Iterator[Links]:
         for first, (found, of_found) in row_pieces(comm, answers.num_nodes, answers.node_id, [best, scores]):
             place, column = np.nonzero(found >= 0)
-            yield first + place, found[place, column], of_found[place, column]
+            yield Links(first + place, np.full(len(place), number), found[place, column], of_found[place, column])
 
-    _write(comm, columns(), names, ("node", "source" if run.session.config.ask == SOURCES else "target"), path)
+    heads = ("node", "source" if run.session.config.ask == SOURCES else "target")
+    _write(comm, columns(), names, relation_names, heads, path)
 
 
-def best_links(run: FloatRun, answers: Answers, most: int) -> tuple[np.ndarray, np.ndarray]:
+def relation_number(relation: str | None, names: tuple[str, ...], graph: str) -> int:
+    """The number of a relation; 0 without relations. ConfigError if the graph has none, or does not have this one."""
+    if relation is None and names:
+        raise ConfigError(f"{graph} has {len(names)} relations, and --top answers for one; name it by --relation, such "
+                          f"as {names[0]!r}")
+    if relation is not None and relation not in names:
+        known = f"{', '.join(names[:3])}{', ..' if len(names) > 3 else ''}" if names else "none"
+        raise ConfigError(f"{graph} has no relation {relation!r}; its relations are {known}")
+    return 0 if relation is None else names.index(relation)
+
+
+def best_links(run: FloatRun, answers: Answers, most: int, relation: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Collective: the best new links of this rank's nodes and their scores, (num_inner, most) int64 and float32.
 
     Global ids, best first, -1 where a node has no more.
@@ -64,8 +85,10 @@ def best_links(run: FloatRun, answers: Answers, most: int) -> tuple[np.ndarray, 
     comm, config, part = session.comm, session.config, run.part
     asked = SOURCES if config.ask == SOURCES else TARGETS
     # A question for each node, with the node itself in place of an answer.
-    every = np.stack([part.inner_id, part.inner_id, np.zeros_like(part.inner_id)], axis=1)
-    question, = questions_of(comm, part, session.info.cleaning.is_symmetric, asked, every)
+    every = np.stack([part.inner_id, part.inner_id, *np.full((2, part.num_inner), [[0], [relation]])], axis=1)
+    question, = questions_of(comm, part, session.info.cleaning.is_symmetric, asked,
+                             Relations.of(session.info.relation_names), every, without_self=True)
+    queries = queries_of(question, rows, _decoder(run))
     labels = session.objective.labels.cpu().numpy()
     may_link = _linked_labels(comm, run, labels, asked)
     ids, scores = np.full((part.num_inner, most), -1, np.int64), np.full((part.num_inner, most), -np.inf, np.float32)
@@ -74,7 +97,7 @@ def best_links(run: FloatRun, answers: Answers, most: int) -> tuple[np.ndarray, 
         for first in range(0, part.num_inner, step):
             HERE.note("ranks links")
             some = np.arange(first, min(first + step, part.num_inner))
-            products = (rows[some].double() @ block.rows.t()).float().numpy()
+            products = (queries[some] @ block.rows.t()).float().numpy()
             hide_known(products, block, question, some)
             products[~may_link[labels[some]][:, block.of_class]] = -np.inf
             together_ids = np.concatenate([ids[some], np.broadcast_to(block.node_id, products.shape)], axis=1)
@@ -85,31 +108,48 @@ def best_links(run: FloatRun, answers: Answers, most: int) -> tuple[np.ndarray, 
 
 
 def write_pairs(run: FloatRun, answers: Answers, pairs: Path, path: Path) -> None:
-    """Collective: write the score of each pair in a file of two columns of ids, in their order: source, target, score.
+    """Collective: write the score of each pair in a file, in their order.
 
-    Raises CollectiveError: an id that is no node, or a file that can't be read or written.
+    The file has two columns of ids, source and target; if the graph has relations, three: source, relation, target. So
+    has the table that is written, and a column score.
+
+    Raises CollectiveError: an id that is no node, an unknown relation, or a file that can't be read or written.
     """
-    comm, part = run.session.comm, run.part
+    comm, part, info = run.session.comm, run.part, run.session.info
     names = _names_of_all(comm, answers)
 
     def read() -> np.ndarray | None:
         if names is None:
             return None
-        of_names = NodeRows(names, run.session.info.name)
-        return np.stack([of_names.find(ends, "a pair") for ends in read_links(pairs, SourceOptions())], axis=1)
+        of_names = NodeRows(names, info.name)
+        columns = read_links(pairs, SourceOptions())
+        if info.relation_names and len(columns) != 3:
+            raise ConfigError(f"{pairs} has {len(columns)} columns, and {info.name} has relations; expected three: "
+                              "source, relation, target")
+        ends = [of_names.find(ends, "a pair") for ends in (columns[0], columns[2 if info.relation_names else 1])]
+        relation = relations_of(columns[1], info.relation_names, str(pairs)) if info.relation_names \
+            else np.zeros_like(ends[0])
+        return np.stack([*ends, relation], axis=1)
 
     ends = comm.bcast(together(comm, read))
     owned = np.flatnonzero(np.isin(ends[:, 0], part.inner_id))
     order = np.argsort(part.inner_id)
     row = order[np.searchsorted(part.inner_id, ends[owned, 0], sorter=order)]
+    asked, place = np.unique(np.stack([row, ends[owned, 2]], axis=1), axis=0, return_inverse=True)
     none, rows = np.empty(0, np.int64), torch.from_numpy(answers.logits)
-    question = Question(np.arange(part.num_inner), row, ends[owned, 1], none, none.astype(bool), none, none)
+    question = Question(asked[:, 0], asked[:, 1], False, place.reshape(-1), ends[owned, 1], none, none.astype(bool),
+                        none, none)
     scores, _ = products_of_answers(comm, rows, part.inner_id, np.zeros(part.num_inner, np.int64), question,
-                                    rows.double())
+                                    queries_of(question, rows, _decoder(run)))
     places, found = gathered(comm, owned), gathered(comm, scores)
     ordered = np.empty(len(places), np.float32)      # on rank 0 all of them
     ordered[places] = found
-    _write(comm, iter([(ends[:, 0], ends[:, 1], ordered)]), names, ("source", "target"), path)
+    _write(comm, iter([Links(ends[:, 0], ends[:, 2], ends[:, 1], ordered)]), names, info.relation_names,
+           ("source", "target"), path)
+
+
+def _decoder(run: FloatRun) -> nn.Module | None:
+    return in_float64(getattr(plain(run.model), PLACE, None))
 
 
 def _linked_labels(comm: MPI.Comm, run: FloatRun, labels: np.ndarray, asked: str) -> np.ndarray:
@@ -134,23 +174,35 @@ def _names_of_all(comm: MPI.Comm, answers: Answers) -> np.ndarray | None:
     return np.concatenate(parts) if comm.rank == 0 else None
 
 
-def _write(comm: MPI.Comm, columns: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]], names: np.ndarray | None,
+class Links(NamedTuple):
+    """Some links with their scores: global ids and relations, (n,) int64, and (n,) float32."""
+
+    first: np.ndarray
+    relation: np.ndarray
+    second: np.ndarray
+    score: np.ndarray
+
+
+def _write(comm: MPI.Comm, pieces: Iterator[Links], names: np.ndarray | None, relation_names: tuple[str, ...],
            heads: tuple[str, str], path: Path) -> None:
-    """Collective: rank 0 writes a table of two ids and a score, piece by piece; every rank exhausts the iterator."""
+    """Collective: rank 0 writes a table of links, piece by piece; every rank exhausts the iterator."""
     staging, failure = path.with_name(f".{path.name}.incoming"), None
+    names_of_relations = np.array(relation_names, object)
     with ExitStack() as stack:
         table = None
-        for source, target, score in columns:
+        for links in pieces:
             if names is None or failure is not None:
                 continue
             try:
+                kind = pa.int64() if names.dtype.kind == "i" else pa.large_string()
+                schema = pa.schema([(heads[0], kind), *([("relation", pa.large_string())] if relation_names else []),
+                                    (heads[1], kind), ("score", pa.float32())])
                 if table is None:
-                    kind = pa.int64() if names.dtype.kind == "i" else pa.large_string()
-                    schema = pa.schema([(heads[0], kind), (heads[1], kind), ("score", pa.float32())])
                     make = pyarrow.csv.CSVWriter if path.suffix == ".csv" else pyarrow.parquet.ParquetWriter
                     table = stack.enter_context(make(staging, schema))
-                columns_of = zip(schema.names, (names[source], names[target], score), strict=True)
-                table.write_table(pa.table(dict(columns_of), schema=schema))
+                columns = [names[links.first], *([names_of_relations[links.relation]] if relation_names else []),
+                           names[links.second], links.score]
+                table.write_table(pa.table(dict(zip(schema.names, columns, strict=True)), schema=schema))
             except (OSError, pa.ArrowException) as error:      # the other ranks still send what rank 0 receives
                 failure = error
 

@@ -1,38 +1,40 @@
-"""LinkObjective: the loss by which the rows of a link's two ends get a larger product than rows of drawn nodes.
+"""LinkObjective: the loss by which the rows of a link's two ends get a larger score than rows of drawn nodes.
 
-A model makes a row for each node; the score of the link u -> v is the product of their rows. Every edge of the graph is
-a link to be learned. An epoch draws some nodes, the same on all ranks, whose rows come to every rank in one sum over
-ranks. An edge's score must exceed the products of its target with the drawn rows. Take ranks that own nodes 0, 1, 2 and
-3, 4, 5, and the drawn nodes 4 and 1: each rank gets the rows of both and multiplies its own three rows by them. The row
-of an edge's source comes as a halo row, by one exchange more than the model has.
+A model makes a row for each node. A decoder makes a row for each question, its query; without a decoder this is the
+row of the node that is asked. The score of an answer is the product of its row and the query. Every edge of the graph
+is a link to be learned. An epoch draws some nodes, the same on all ranks; their rows come to every rank in one sum over
+ranks. An edge's score must exceed the products of its query with the drawn rows. Take ranks that own nodes 0, 1, 2 and
+3, 4, 5, and the drawn nodes 4 and 1: each rank gets the rows of both and multiplies its own queries by them. The row of
+an edge's source comes as a halo row, by one exchange more than the model has.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from mpi4py import MPI
+from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.reductions import Adjacency, build_adjacency
+from hpcgnn.graph.reductions import Adjacency
+from hpcgnn.links.decoders import PLACE
+from hpcgnn.links.learned import NO_LINKS, Asked, LearnedLinks
 from hpcgnn.links.questions import Question
 from hpcgnn.links.ranking import link_scores
-from hpcgnn.ops.aggregation import SparseRows, multiply_weighted
+from hpcgnn.nn.distributed import plain
+from hpcgnn.ops.aggregation import multiply_weighted
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of
-from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.scores import Score
 
 SOFTMAX, CROSS_ENTROPY, RANKING = "softmax", "bce", "bpr"
 MOST_PRODUCTS = 1 << 22      # products of rows and drawn rows at a time
-NO_ROWS = np.empty(0, np.int64)
 SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)      # an odd factor, by which close numbers get far apart
 
 
@@ -52,42 +54,32 @@ class LinkObjective(Objective):
     questions: tuple[Question, ...] = ()      # about held-out links
     num_drawn: int = 1
     kind: str = SOFTMAX
-    # Whether an edge's source must win against drawn nodes, for its target; and its target, for its source.
-    learned: tuple[bool, bool] = (True, False)
     num_of_class: tuple[int, ...] = ()      # nodes of all ranks by class
-    # indptr and indices of all edges, by destination, in local rows: edges that dropout leaves out are learned, too.
-    edges: tuple[np.ndarray, np.ndarray] = (NO_ROWS, NO_ROWS)
-    num_rows: int = 0      # inner and halo rows
+    links: LearnedLinks = NO_LINKS
+    n3: float = 0.0      # weight of the regularizer
+    decoder: nn.Module | None = None      # makes queries; None takes the anchors' rows
+
+    def of_model(self, model: nn.Module) -> LinkObjective:
+        return replace(self, decoder=getattr(plain(model), PLACE, None))
 
     def loss_sum(self, logits: torch.Tensor, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
         """Collective: sum of the loss over edges into this rank's nodes; nan for held-out links, which have none."""
         if split != "train" or graph is None:
             return torch.tensor(float("nan"))
         rows = graph.halo(logits.to(graph.x.dtype)).float()
-        drawn, adjacency = self._draw(graph, rows), self._adjacency(graph)
-        products = _EdgeProducts.apply(rows, adjacency)
+        drawn = self._draw(graph, rows)
         # Keeps both exchanges in every rank's backward pass, also on ranks without edges.
         total = 0.0 * (rows.sum() + drawn.rows.sum())
-        matrix, transposed, order = adjacency
-        if self.learned[0]:
-            total = total + self._of_edges(matrix, products, rows, drawn, graph)
-        if self.learned[1]:
-            by_source = products[torch.from_numpy(order).to(rows.device)]
-            total = total + self._of_edges(transposed, by_source, rows, drawn, graph)
+        for asked in self.links.asked:
+            total = total + self._of_edges(asked, asked.queries(rows, self.decoder), rows, drawn, graph)
+            if self.n3:
+                total = total + self.n3 * asked.cubes(rows, self.decoder)
         return total
-
-    def _adjacency(self, graph: LocalGraph) -> Adjacency:
-        if len(graph.arcs[1]) == len(self.edges[1]):
-            return graph.adjacency(with_self=False)
-        return self._of_all_edges
-
-    @cached_property
-    def _of_all_edges(self) -> Adjacency:
-        return build_adjacency(resident(self.edges[0]), resident(self.edges[1]), self.num_rows, False)
 
     def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
         """Collective: scores of training, nan since the model has seen its links, validation and test."""
-        return [float("nan"), *link_scores(comm, outputs, self.node_id, self.labels, self.questions, score.name)]
+        return [float("nan"), *link_scores(comm, outputs, self.node_id, self.labels, self.questions, score.name,
+                                          self.decoder)]
 
     def _draw(self, graph: LocalGraph, rows: torch.Tensor) -> Drawn:
         current = graph.current_pass
@@ -106,41 +98,43 @@ class LinkObjective(Objective):
         return Drawn(_DrawnRows.apply(rows, row, mine, self.num_drawn, graph), torch.argsort(of_class, stable=True),
                      torch.bincount(of_class, minlength=len(self.num_of_class)), int(words[-1]))
 
-    def _of_edges(self, matrix: SparseRows, products: torch.Tensor, rows: torch.Tensor, drawn: Drawn,
+    def _of_edges(self, asked: Asked, queries: torch.Tensor, rows: torch.Tensor, drawn: Drawn,
                   graph: LocalGraph) -> torch.Tensor:
-        """Loss of the entries (anchor, answer) of a matrix, whose scores are `products`, (num_entries,)."""
+        """Loss of the edges that ask some questions, which have `queries`, (num_questions, dim)."""
+        matrix = asked.adjacency.matrix
+        products = _EdgeProducts.apply(queries, rows[:matrix.num_columns], asked.adjacency)
         step, total = max(1, MOST_PRODUCTS // self.num_drawn), products.new_zeros(())
         first = np.arange(0, matrix.num_rows, step)
         degree = (matrix.end - matrix.begin).astype(np.int64)
         sizes = np.add.reduceat(degree, first).tolist() if len(first) else []
         of_answer = self._class_of_rows(graph)[torch.from_numpy(matrix.indices).long().to(rows.device)]
-        number = self._numbers(matrix, degree, graph)
-        anchor = torch.from_numpy(np.repeat(np.arange(matrix.num_rows) % step, degree)).to(rows.device)
-        blocks = zip(rows[:matrix.num_rows].split(step), products.split(sizes), anchor.split(sizes),
-                     of_answer.split(sizes), number.split(sizes), strict=True)
+        number = self._numbers(asked, degree, graph)
+        question = torch.from_numpy(np.repeat(np.arange(matrix.num_rows) % step, degree)).to(rows.device)
+        blocks = zip(queries.split(step), products.split(sizes), question.split(sizes), of_answer.split(sizes),
+                     number.split(sizes), strict=True)
         for block in blocks if matrix.num_rows else ():
             if len(block[1]):
                 total = total + checkpoint(self._of_block, drawn, *block, use_reentrant=False)
         return total
 
-    def _of_block(self, drawn: Drawn, anchors: torch.Tensor, products: torch.Tensor, anchor: torch.Tensor,
+    def _of_block(self, drawn: Drawn, queries: torch.Tensor, products: torch.Tensor, question: torch.Tensor,
                   of_answer: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-        others = (anchors @ drawn.rows.t())[:, drawn.order]
+        others = (queries @ drawn.rows.t())[:, drawn.order]
         if self.kind == RANKING:
             count = drawn.count[of_answer]
             start = (drawn.count.cumsum(0) - drawn.count)[of_answer]
             # One of the drawn nodes of the answer's class, by the edge's own number.
             picked = (((number + drawn.word) * SPREAD >> 20) & 0xFFFFFFFF) % count.clamp(min=1)
-            worse = functional.softplus(others[anchor, (start + picked).clamp_(max=self.num_drawn - 1)] - products)
+            worse = functional.softplus(others[question, (start + picked).clamp_(max=self.num_drawn - 1)] - products)
             return (worse * (count > 0)).sum()
         by_class = torch.stack([self._of_class(part, size) for part, size in zip(
-            others.split(drawn.count.tolist(), dim=1), self.num_of_class, strict=True)], dim=1)[anchor, of_answer]
+            others.split(drawn.count.tolist(), dim=1), self.num_of_class, strict=True)], dim=1)[question, of_answer]
         if self.kind == CROSS_ENTROPY:
             return (functional.softplus(-products) + by_class).sum()
         return functional.softplus(by_class - products).sum()
 
     def _of_class(self, others: torch.Tensor, num_nodes: int) -> torch.Tensor:
-        """What an anchor's loss needs of its products with the drawn nodes of one class, (num_anchors,)."""
+        """What a question's loss needs of its products with the drawn nodes of one class, (num_questions,)."""
         if not others.shape[1]:
             return others.new_full((len(others),), 0.0 if self.kind == CROSS_ENTROPY else -1e9)
         if self.kind == CROSS_ENTROPY:
@@ -152,32 +146,33 @@ class LinkObjective(Objective):
             return torch.zeros(graph.num_rows, dtype=torch.int64, device=self.labels.device)
         return graph.share(self.labels.float()[:, None])[:, 0].round().long()
 
-    def _numbers(self, matrix: SparseRows, degree: np.ndarray, graph: LocalGraph) -> torch.Tensor:
-        """A number of each entry's pair of nodes, (num_entries,) int64, the same on any rank."""
+    def _numbers(self, asked: Asked, degree: np.ndarray, graph: LocalGraph) -> torch.Tensor:
+        """A number of each entry's anchor, answer and relation, (num_entries,) int64, the same on any rank."""
+        matrix = asked.adjacency.matrix
         if self.kind != RANKING:
             return torch.zeros(len(matrix.indices), dtype=torch.int64, device=self.labels.device)
         node_id = graph.node_id.astype(np.int64)
-        anchor = np.repeat(node_id[:matrix.num_rows], degree)
-        return torch.from_numpy(anchor * graph.num_nodes + node_id[matrix.indices]).to(self.labels.device)
+        number = node_id[:matrix.num_rows] if asked.anchor is None else \
+            asked.relation * graph.num_nodes + node_id[asked.anchor]
+        return torch.from_numpy(np.repeat(number, degree) * graph.num_nodes + node_id[matrix.indices]).to(
+            self.labels.device)
 
 
 class _EdgeProducts(torch.autograd.Function):
-    """<rows[v], rows[u]> for the entries (v, u) of the graph, (num_entries,) float32."""
+    """<queries[q], rows[u]> for the entries (q, u) of a matrix of questions and answers, (num_entries,) float32."""
 
     @staticmethod
-    def forward(ctx, rows: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
-        ctx.save_for_backward(rows)
+    def forward(ctx, queries: torch.Tensor, rows: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
+        ctx.save_for_backward(queries, rows)
         ctx.adjacency = adjacency
-        matrix = adjacency[0]
-        return sampled_products(matrix, rows[:matrix.num_rows], rows, 1)[:, 0].float()
+        return sampled_products(adjacency.matrix, queries, rows, 1)[:, 0].float()
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (rows,), (matrix, transposed, order) = ctx.saved_tensors, ctx.adjacency
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        (queries, rows), (matrix, transposed, order) = ctx.saved_tensors, ctx.adjacency
         gradient = gradient.contiguous()[:, None]
-        total = multiply_weighted(transposed, rows[:matrix.num_rows], gradient, order)
-        total[:matrix.num_rows] += multiply_weighted(matrix, rows, gradient)
-        return total, None
+        return (multiply_weighted(matrix, rows, gradient), multiply_weighted(transposed, queries, gradient, order),
+                None)
 
 
 class _DrawnRows(torch.autograd.Function):

@@ -1,7 +1,8 @@
 """Questions about held-out links: which node is the other end, among all nodes but those that are linked already?
 
 The link u -> v asks the owner of u for its target, and the owner of v for its source. The node that is asked about is
-the anchor, the other end the answer.
+the anchor, the other end the answer. With relations, a question is about an anchor and a relation. If relations have
+reverses, (u, r, v) asks u for its target by r, and v for its target by the reverse of r.
 """
 
 from __future__ import annotations
@@ -11,25 +12,31 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
+from hpcgnn.links.relations import Relations
 from hpcgnn.partition.partition import Partition
 
 BOTH, TARGETS, SOURCES = "both", "targets", "sources"
+NONE = Relations()
 
 
 @dataclass(frozen=True)
 class Question:
-    """Held-out links of this rank's anchors, and what the anchors are linked to in the graph.
+    """Questions of one kind: this rank's anchors, their held-out links, and what they are linked to in the graph.
 
     anchor : (m,) int64           inner rows, ascending
-    place : (n,) int64            the anchor of each link, as a place in `anchor`, ascending
+    relation : (m,) int64         ascending for one anchor; 0 without relations
+    asks_sources : bool           answers are sources of links to the anchor, else targets
+    place : (n,) int64            the question of each link, as a place in `anchor`, ascending
     answer : (n,) int64           global ids
     split : (n,) int64            1 for validation, 2 for test
     is_asked : (n,) bool          the others are only known to be links
-    known_start : (m + 1,) int64  known[known_start[i]:known_start[i + 1]] are the nodes that anchor i is linked to
-    known : int64                 global ids, the anchor's own among them
+    known_start : (m + 1,) int64  known[known_start[i]:known_start[i + 1]] are the nodes that can't answer question i
+    known : int64                 global ids
     """
 
     anchor: np.ndarray
+    relation: np.ndarray
+    asks_sources: bool
     place: np.ndarray
     answer: np.ndarray
     split: np.ndarray
@@ -38,69 +45,90 @@ class Question:
     known: np.ndarray
 
 
-def questions_of(comm: MPI.Comm, part: Partition, is_symmetric: bool, asked: str,
-                 links: np.ndarray | None = None) -> tuple[Question, ...]:
-    """Collective: the questions for this rank's anchors, about links (n, 3) or by default the held-out ones.
+def questions_of(comm: MPI.Comm, part: Partition, is_symmetric: bool, asked: str, relations: Relations = NONE,
+                 links: np.ndarray | None = None, without_self: bool = False) -> tuple[Question, ...]:
+    """Collective: the questions for this rank's anchors.
 
-    `asked` is "both", "targets" or "sources". Where every edge holds both ways, so does every link: a node's links are
-    one question, whichever end they list first.
+    Nodes that an anchor is linked to, by the question's relation, are no answers. Without relations, or if
+    `without_self`, neither is the anchor itself.
+
+    Parameters
+    ----------
+    is_symmetric : bool       every edge, and so every link, holds both ways: a node's links are one question, whichever
+                              end they list first; without effect with relations
+    asked : str               "both", "targets" or "sources"
+    links : (n, 3) int64      source, target and split of links, with a fourth column of relations if there are any;
+                              None takes the part's held-out links
     """
     if links is None:
-        links = np.empty((0, 3), np.int64) if part.held_out is None else part.held_out
-    source, target = _ends_of_edges(part)
-    forward, backward = links[:, [0, 1, 2]], links[:, [1, 0, 2]]
-    if is_symmetric:
+        links = np.empty((0, 4), np.int64) if part.held_out is None else part.held_out
+    if links.shape[1] == 3:
+        links = np.column_stack([links, np.zeros(len(links), np.int64)])
+    edges = _edges_of(part)
+    forward, backward = links, links[:, [1, 0, 2, 3]]
+    to_here = edges[:, [1, 0, 2]]      # target, source: edges are stored where they end
+    if relations.has_reverses:
+        to_here[:, 2], backward = relations.reverse(to_here[:, 2]), backward.copy()
+        backward[:, 3] = relations.reverse(backward[:, 3])
+        ways = [way for way, name in ((forward, TARGETS), (backward, SOURCES)) if asked in (BOTH, name)]
+        every = np.concatenate(ways)
+        return (_asked(part.inner_id, every, np.ones(len(every), bool), to_here, False, without_self),)
+    if is_symmetric and not relations.number:
         ways = [np.column_stack([way, np.full(len(way), is_asked)])
                 for way, is_asked in ((forward, asked != SOURCES), (backward, asked != TARGETS))]
         both = np.concatenate(ways)
-        both = both[np.argsort(-both[:, 3], kind="stable")]      # what is asked first
+        both = both[np.argsort(-both[:, 4], kind="stable")]      # what is asked first
         both = both[np.sort(np.unique(both[:, :2], axis=0, return_index=True)[1])]
-        return (_asked(part.inner_id, both[:, :3], both[:, 3] > 0, (target, source)),)
-    found = []
+        return (_asked(part.inner_id, both[:, :4], both[:, 4] > 0, to_here, True, True),)
+    found, every = [], np.ones(len(links), bool)
+    without_self = without_self or not relations.number
     if asked in (BOTH, TARGETS):
-        found.append(_asked(part.inner_id, forward, np.ones(len(links), bool), _by_source(comm, part, source, target)))
+        found.append(_asked(part.inner_id, forward, every, _by_source(comm, part, edges), False, without_self))
     if asked in (BOTH, SOURCES):
-        found.append(_asked(part.inner_id, backward, np.ones(len(links), bool), (target, source)))
+        found.append(_asked(part.inner_id, backward, every, to_here, True, without_self))
     return tuple(found)
 
 
-def _ends_of_edges(part: Partition) -> tuple[np.ndarray, np.ndarray]:
-    """Global ids of the sources and targets of this rank's edges."""
-    return part.node_id[part.indices], np.repeat(part.inner_id, np.diff(part.indptr))
+def _edges_of(part: Partition) -> np.ndarray:
+    """Global ids of source and target, and relation, of this rank's edges, (n, 3) int64."""
+    relation = np.zeros(len(part.indices), np.int64) if part.edge_type is None else part.edge_type
+    return np.column_stack([part.node_id[part.indices], np.repeat(part.inner_id, np.diff(part.indptr)),
+                            relation]).astype(np.int64)
 
 
-def _by_source(comm: MPI.Comm, part: Partition, source: np.ndarray, target: np.ndarray
-               ) -> tuple[np.ndarray, np.ndarray]:
-    """Collective: sources and targets of all edges from this rank's nodes; edges are stored where they end."""
+def _by_source(comm: MPI.Comm, part: Partition, edges: np.ndarray) -> np.ndarray:
+    """Collective: all edges from this rank's nodes, as `_edges_of`; edges are stored where they end."""
     owner = np.full(part.num_inner + part.num_halo, part.part, np.int64)
     owner[part.num_inner:] = np.repeat(np.arange(part.num_parts), np.diff(part.halo_offset))
     to = owner[part.indices]
-    pairs = np.stack([source, target], axis=1)[np.argsort(to, kind="stable")]
-    counts = (2 * np.bincount(to, minlength=comm.size)).tolist()
+    ordered = edges[np.argsort(to, kind="stable")]
+    counts = (edges.shape[1] * np.bincount(to, minlength=comm.size)).tolist()
     coming = comm.alltoall(counts)
-    received = np.empty(sum(coming), pairs.dtype)
-    comm.Alltoallv([pairs.reshape(-1), counts], [received, coming])
-    return received[0::2], received[1::2]
+    received = np.empty(sum(coming), edges.dtype)
+    comm.Alltoallv([ordered.reshape(-1), counts], [received, coming])
+    return received.reshape(-1, edges.shape[1])
 
 
-def _asked(inner_id: np.ndarray, links: np.ndarray, is_asked: np.ndarray, edges: tuple[np.ndarray, np.ndarray]
-           ) -> Question:
-    """Questions from links (n, 3), anchor and answer first, and edges (anchor, other end)."""
+def _asked(inner_id: np.ndarray, links: np.ndarray, is_asked: np.ndarray, edges: np.ndarray, asks_sources: bool,
+           without_self: bool) -> Question:
+    """Questions from links (anchor, answer, split, relation) and edges (anchor, other end, relation)."""
     order = np.argsort(inner_id)
     by_id = inner_id[order]
     is_here = _has(by_id, links[:, 0])
     links, is_asked = links[is_here], is_asked[is_here]
-    row = order[np.searchsorted(by_id, links[:, 0])]
-    anchor, place = np.unique(row, return_inverse=True)
+    num_relations = 1 + max((int(column.max()) for column in (links[:, 3], edges[:, 2]) if len(column)), default=0)
+    row_of_link, row_of_edge = (order[np.searchsorted(by_id, ids)] for ids in (links[:, 0], edges[:, 0]))
+    question, place = np.unique(row_of_link * num_relations + links[:, 3], return_inverse=True)
     by_place = np.lexsort((links[:, 1], place))
-    ends = inner_id[anchor]
-    by_end = np.argsort(ends)
-    is_of_anchor = _has(ends[by_end], edges[0])
-    of = by_end[np.searchsorted(ends[by_end], edges[0][is_of_anchor])] if len(anchor) else np.empty(0, np.int64)
-    of, known = np.concatenate([np.arange(len(anchor)), of]), np.concatenate([ends, edges[1][is_of_anchor]])
+    of_edge = row_of_edge * num_relations + edges[:, 2]
+    is_of_question = _has(question, of_edge)
+    anchor, relation = np.divmod(question, num_relations)
+    of, known = np.searchsorted(question, of_edge[is_of_question]), edges[is_of_question, 1]
+    if without_self:
+        of, known = np.concatenate([np.arange(len(anchor)), of]), np.concatenate([inner_id[anchor], known])
     start = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=len(anchor)))])
-    return Question(anchor, place[by_place], links[by_place, 1], links[by_place, 2], is_asked[by_place], start,
-                    known[np.argsort(of, kind="stable")].astype(np.int64))
+    return Question(anchor, relation, asks_sources, place[by_place], links[by_place, 1], links[by_place, 2],
+                    is_asked[by_place], start, known[np.argsort(of, kind="stable")].astype(np.int64))
 
 
 def _has(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from mpi4py import MPI
+from torch import nn
 
 from hpcgnn._ext.rivals import count_rivals
 from hpcgnn.data.hold_out import TEST, VALIDATION
+from hpcgnn.links.decoders import in_float64, queries
 from hpcgnn.links.questions import Question
 from hpcgnn.run.watchdog import HERE
 
@@ -64,6 +66,8 @@ class Ranks:
 
     filtered      among nodes that the anchor has no other link to, in any split
     unseen        among nodes that the anchor has no link to in the graph, nor, for test, in validation
+
+    With relations, links are those of the question's relation.
     """
 
     filtered: np.ndarray
@@ -71,7 +75,7 @@ class Ranks:
 
 
 def link_scores(comm: MPI.Comm, rows: torch.Tensor, node_id: torch.Tensor, of_class: torch.Tensor,
-                questions: tuple[Question, ...], name: str) -> list[float]:
+                questions: tuple[Question, ...], name: str, decoder: nn.Module | None = None) -> list[float]:
     """Collective: the score `name` of held-out links of validation and of test; nan for a split without links.
 
     Parameters
@@ -80,10 +84,11 @@ def link_scores(comm: MPI.Comm, rows: torch.Tensor, node_id: torch.Tensor, of_cl
     node_id : (num_inner,) int64       global ids
     of_class : (num_inner,) int64      an answer's candidates are the nodes of its class
     name : str                         mrr, hits@K, recall@K or ndcg@K
+    decoder : nn.Module or None        makes queries; None takes the anchors' rows
     """
     ids, classes = node_id.cpu().numpy(), of_class.cpu().numpy()
-    rows = rows.float()
-    ranks = [_ranks(comm, rows, ids, classes, question) for question in questions]
+    rows, decoder = rows.float(), in_float64(decoder)
+    ranks = [_ranks(comm, rows, ids, classes, question, decoder) for question in questions]
     sums = np.zeros((2, 2))
     for question, found in zip(questions, ranks, strict=True):
         for number, split in enumerate((VALIDATION, TEST)):
@@ -114,18 +119,18 @@ def _sum_of(name: str, place: np.ndarray, filtered: np.ndarray, unseen: np.ndarr
 
 
 def _ranks(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray,
-           question: Question) -> Ranks:
+           question: Question, decoder: nn.Module | None) -> Ranks:
     """Collective: the ranks of a question's answers."""
-    anchors = rows.detach().cpu()[torch.from_numpy(question.anchor)].double()
-    own, of_answer = products_of_answers(comm, rows, node_id, of_class, question, anchors)
+    asked = queries_of(question, rows, decoder)
+    own, of_answer = products_of_answers(comm, rows, node_id, of_class, question, asked)
     better, equal = np.zeros((2, len(own)), np.int64)
     for block in blocks_of(comm, rows, node_id, of_class):
         for one in np.unique(block.of_class):
-            _count(anchors, block.of_one_class(one), question, np.flatnonzero(of_answer == one), own, better, equal)
+            _count(asked, block.of_one_class(one), question, np.flatnonzero(of_answer == one), own, better, equal)
     return _without_held_out(question, own, of_answer, better, equal)
 
 
-def _count(anchors: torch.Tensor, block: Block, question: Question, links: np.ndarray, own: np.ndarray,
+def _count(queries: torch.Tensor, block: Block, question: Question, links: np.ndarray, own: np.ndarray,
            better: np.ndarray, equal: np.ndarray) -> None:
     """Add the candidates of a block that beat the answers of some links, and those that tie with them."""
     asked, place = np.unique(question.place[links], return_inverse=True)
@@ -134,7 +139,7 @@ def _count(anchors: torch.Tensor, block: Block, question: Question, links: np.nd
     for number, first in enumerate(range(0, len(asked), step)):
         HERE.note("ranks links")
         some = asked[first:first + step]
-        products = (anchors[torch.from_numpy(some)] @ block.rows.t()).float().numpy()
+        products = (queries[torch.from_numpy(some)] @ block.rows.t()).float().numpy()
         hide_known(products, block, question, some)
         chosen = slice(bounds[number], bounds[number + 1])
         of = links[chosen]
@@ -148,8 +153,15 @@ def _count(anchors: torch.Tensor, block: Block, question: Question, links: np.nd
         equal[of] += alike - is_here      # the answer itself is a candidate, and no rival
 
 
+@torch.no_grad()
+def queries_of(question: Question, rows: torch.Tensor, decoder: nn.Module | None) -> torch.Tensor:
+    """The query of each anchor, (m, dim) float64, from the rows of all inner nodes and a decoder in float64."""
+    anchors = rows.detach().cpu()[torch.from_numpy(question.anchor)].double()
+    return queries(decoder, anchors, torch.from_numpy(question.relation), question.asks_sources)
+
+
 def products_of_answers(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray,
-                         question: Question, anchors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+                        question: Question, queries: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Collective: the product of each link, (n,) float32, and its answer's class, (n,) int64."""
     wanted, at = np.unique(question.answer, return_inverse=True)
     found, classes = torch.empty(len(wanted), rows.shape[1], dtype=torch.float64), np.zeros(len(wanted), np.int64)
@@ -161,12 +173,12 @@ def products_of_answers(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray,
     step = max(1, BLOCK_PRODUCTS // max(1, rows.shape[1]))
     for first in range(0, len(at), step):
         links = slice(first, first + step)
-        own[links] = (anchors[question.place[links]] * found[at[links]]).sum(1).float().numpy()
+        own[links] = (queries[question.place[links]] * found[at[links]]).sum(1).float().numpy()
     return own, classes[at]
 
 
 def hide_known(products: np.ndarray, block: Block, question: Question, asked: np.ndarray) -> None:
-    """Give the nodes that an anchor is linked to a product below all others; `asked` are places in question.anchor."""
+    """Give the nodes that are no answers a product below all others; `asked` are places in question.anchor."""
     size = question.known_start[asked + 1] - question.known_start[asked]
     at = np.arange(size.sum()) + np.repeat(question.known_start[asked] - np.cumsum(size) + size, size)
     ids = question.known[at]

@@ -7,14 +7,21 @@ from dataclasses import replace
 import numpy as np
 import torch
 from mpi4py import MPI
+from torch import nn
 
 from hpcgnn.config import LINK_SCORES, TrainConfig
 from hpcgnn.errors import TrainingError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.links.decoders import DECODERS, DISTMULT, DOT, PLACE, own_decoder
+from hpcgnn.links.learned import LearnedLinks
 from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import SOURCES, TARGETS, questions_of
+from hpcgnn.links.relations import Relations
+from hpcgnn.nn.distributed import is_of_hpcgnn, plain
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.objective import SPLITS
 from hpcgnn.training.scores import CLASSES, KINDS, LINKS, Score
 
@@ -46,17 +53,43 @@ class LinkTask:
         labels = together(comm, lambda: self._classes(part))
         counts = comm.allreduce(np.bincount(labels, minlength=self._num_classes))
         # Where every edge holds both ways, each end of a link is a source once.
-        is_symmetric = info.cleaning.is_symmetric
-        learned = is_symmetric or config.ask != TARGETS, not is_symmetric and config.ask != SOURCES
+        relations, is_symmetric = self._relations, info.cleaning.is_symmetric
+        holds_both_ways = relations.has_reverses if relations.number else is_symmetric
+        about = holds_both_ways or config.ask != TARGETS, not holds_both_ways and config.ask != SOURCES
         rows = {split: torch.arange(part.num_inner if split == "train" else 0, device=device) for split in SPLITS}
         return LinkObjective(
             torch.from_numpy(labels).to(device), rows,
             {"train": info.num_edges, "val": info.num_val_links, "test": info.num_test_links}, LINKS, _no_loss, comm,
             torch.from_numpy(part.inner_id.astype(np.int64)).to(device), {},
-            {"train": float(info.num_edges * sum(learned)), "val": 1.0, "test": 1.0},
-            questions=questions_of(comm, part, is_symmetric, config.ask), num_drawn=config.negatives,
-            kind=config.link_loss, learned=learned, num_of_class=tuple(counts.tolist()),
-            edges=(part.indptr, part.indices), num_rows=part.num_inner + part.num_halo)
+            {"train": float(info.num_edges * sum(about)), "val": 1.0, "test": 1.0},
+            questions=questions_of(comm, part, is_symmetric, config.ask, relations), num_drawn=config.negatives,
+            kind=config.link_loss, n3=config.n3, num_of_class=tuple(counts.tolist()),
+            links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations, part.num_inner + part.num_halo,
+                               about))
+
+    def finish_model(self, comm: MPI.Comm, model: nn.Module, graph: LocalGraph) -> None:
+        """Collective: give a model its decoder, as `link_decoder`, unless it brings one.
+
+        Raises CollectiveError: a decoder that does not fit the model's rows or the graph.
+        """
+        name = self._config.decoder
+        if name == "auto":
+            name = DISTMULT if self._relations.number else DOT
+        owner = plain(model)
+        own = together(comm, lambda: own_decoder(owner, self._config.decoder))
+        if own is not None:
+            together(comm, lambda: self._check_own(own))
+            return
+        if name == DOT:
+            if hasattr(owner, PLACE):
+                delattr(owner, PLACE)
+            return
+        dim = self._config.hidden if is_of_hpcgnn(model) else num_outputs(model, graph)
+        decoder = together(comm, lambda: DECODERS[name](self._info.relation_names or ("",), dim).to(graph.x.device))
+        held = getattr(owner, PLACE, None)
+        # A model that a program trains again keeps its decoder, as it keeps its other weights.
+        if type(held) is not type(decoder) or held.weight.shape != decoder.weight.shape:
+            owner.add_module(PLACE, decoder)
 
     def score(self) -> Score:
         """The score of held-out links; TrainingError for a score of nodes."""
@@ -64,6 +97,17 @@ class LinkTask:
         if name not in LINK_SCORES:
             raise TrainingError(f"score {name} does not fit links; use mrr, hits@K, recall@K or ndcg@K")
         return Score(name, _no_rows, LINKS)
+
+    @property
+    def _relations(self) -> Relations:
+        return Relations.of(self._info.relation_names)
+
+    def _check_own(self, own: nn.Module) -> None:
+        needs_sources = not self._relations.has_reverses and self._config.ask != TARGETS
+        if needs_sources and not hasattr(own, "source_query"):
+            raise TrainingError(f"{PLACE} is a {type(own).__name__} without source_query(rows, relation), which asks "
+                                f"for sources; add it, use ask=targets, or give {self._info.name} reverses by "
+                                "--symmetrize")
 
     @property
     def _num_classes(self) -> int:
@@ -90,3 +134,16 @@ def _no_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def _no_rows(comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:
     raise TrainingError("links have no score of rows and labels")
+
+
+@torch.no_grad()
+def num_outputs(model: nn.Module, graph: LocalGraph) -> int:
+    """Collective: columns of a model's outputs, found by one pass."""
+    was_training = model.training
+    model.eval()
+    graph.begin_forward(seed=0, epoch=0, is_training=False)
+    try:
+        with alike_draws(model):
+            return model(graph, graph.x).shape[1]
+    finally:
+        model.train(was_training)

@@ -73,7 +73,8 @@ class Partition:
     edge_weight: np.ndarray | None = None      # (num_local_edges,) float32, or None for equal weights
     inner_name: np.ndarray | None = None      # (num_inner,) int64 or str objects, ids in the source; None: inner_id
     cluster: np.ndarray | None = None      # (num_inner,) int32, one of the whole graph's clusters, see `cluster_nodes`
-    # (n, 3) int64 held-out links with an end here: global ids of source and target, 1 for validation or 2 for test.
+    # (n, 3) int64 held-out links with an end here: global ids of source and target, 1 for validation or 2 for test;
+    # (n, 4) with the relation if edges have one.
     held_out: np.ndarray | None = None
     edge_type: np.ndarray | None = None      # (num_local_edges,) int32, relation of each edge; None without relations
     edge_attr: np.ndarray | None = None      # (num_local_edges, num_edge_features) float32; None without

@@ -133,7 +133,7 @@ class FloatRun:
         A split without nodes scores nan.
         """
         session, logits = self.session, torch.from_numpy(answers.logits)
-        objective = session.objective
+        objective = session.objective.of_model(self.model)
         return dict(zip(SPLITS, objective.scores(session.comm, logits, session.score), strict=True))
 
 

@@ -178,7 +178,7 @@ def part_layout(info: GraphInfo, part: int) -> Layout:
     if info.num_clusters:
         layout[schema.CLUSTER] = (np.int32, inner)
     if info.links_of_parts:
-        layout[schema.HELD_OUT] = (np.int64, (info.links_of_parts[part], 3))
+        layout[schema.HELD_OUT] = (np.int64, (info.links_of_parts[part], 4 if info.relation_names else 3))
     if info.node_names == "integers":
         layout[schema.INNER_NAME] = (np.int64, inner)
     if info.feature_dtype != PACKAGE:
@@ -316,6 +316,7 @@ def _faults_of_held_out(part: Partition, info: GraphInfo) -> Iterator[str]:
     if held is None or not len(held):
         return
     yield from _out_of_range("held_out", held[:, :2], info.num_nodes)
+    yield from _out_of_range("relations of held_out", held[:, 3:], len(info.relation_names))
     if not np.isin(held[:, 2], (1, 2)).all() or not np.isin(held[:, :2], part.inner_id).any(axis=1).all():
         yield "has a held-out link of neither validation nor test, or with no end among its nodes"
 

@@ -107,7 +107,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     if sums[1] > 0:
         raise CollectiveError(f"the model's outputs for {sums[1]:.0f} nodes are not finite; lower --lr, or look for "
                               "extreme values in the features")
-    scores = objective.scores(comm, logits, score)
+    scores = objective.of_model(model).scores(comm, logits, score)
     found = Evaluation(scores[0], scores[1], scores[2], val_loss=float(sums[0]) / (objective.mean_rows["val"] or 1))
     hooks = hooks_of(model)
     size = hooks.feature_size()

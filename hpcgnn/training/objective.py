@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from mpi4py import MPI
+from torch import nn
 from torch.nn import functional
 
 from hpcgnn.errors import TrainingError
@@ -74,6 +75,10 @@ class Objective:
         return replace(self, labels=self.labels.index_select(0, chosen), node_id=self.node_id.index_select(0, chosen),
                        num_steps=num_steps,
                        rows={"train": torch.from_numpy(np.flatnonzero(self._is_train[rows])).to(device)})
+
+    def of_model(self, model: nn.Module) -> Objective:
+        """The objective of one model; only a task that trains weights of its own in the model reads it."""
+        return self
 
     @cached_property
     def _is_train(self) -> np.ndarray:

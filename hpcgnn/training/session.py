@@ -7,6 +7,7 @@ of a node may share them, and rows with one reader may be summed before they are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,6 +92,7 @@ class Session:
     labels : LabelInputs or None     training labels among the input columns, if the settings say so
     edges : EdgeDropout or None      leaves out edges in each epoch, if the settings say so
     part : Partition or None         this rank's part, without features; kept if a trained model is to predict
+    finish_model : function or None  gives a model (collectively) what its task adds, such as the decoder of links
     """
 
     comm: MPI.Comm
@@ -115,6 +117,7 @@ class Session:
     labels: LabelInputs | None = None
     edges: EdgeDropout | None = None
     part: Partition | None = None
+    finish_model: Callable[[MPI.Comm, nn.Module, LocalGraph], None] | None = None
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
@@ -187,7 +190,8 @@ class Session:
                    LabelInputs(graph, info.num_classes, config.label_inputs) if config.label_inputs else None,
                    EdgeDropout(graph, config.edge_dropout, getattr(model, "reduction", "") == "gcn")
                    if config.edge_dropout else None,
-                   None if answers_with is None else replace(part, features=np.empty((part.num_inner, 0), np.float32)))
+                   None if answers_with is None else replace(part, features=np.empty((part.num_inner, 0), np.float32)),
+                   None if links is None else links.finish_model)
 
     def method_context(self) -> MethodContext:
         """Facts about this rank that the method needs."""
@@ -258,6 +262,8 @@ class Session:
         torch.manual_seed(seed)
         model = self.recipe.build(self.config, self.info, self.graph.node_index)
         model.to(self.graph.x.device)     # made on the host, from the same draws on all machines
+        if self.finish_model is not None:
+            self.finish_model(self.comm, model, self.graph)
         if self.recipe.model is not None:
             take_from_rank_zero(self.comm, model)
         return model
@@ -408,8 +414,8 @@ def _check_counts(shards: Path, config: TrainConfig, info: GraphInfo, objective:
         raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
                               f"says {counted}; run hpcgnn preprocess again")
     if info.num_features == 0 and not config.node_embedding:
-        raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural, or let "
-                              "the model learn rows, --set node_embedding=64")
+        raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural, or "
+                              "let the model learn rows, --set node_embedding=64")
     if objective.num_global["train"] == 0 and config.epochs and trains:
         raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
                               "to train; a trained model predicts for it by hpcgnn predict")

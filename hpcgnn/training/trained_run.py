@@ -28,7 +28,7 @@ from hpcgnn.training.tables import with_own_rows
 PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to predict for another one"
 # Settings from which a model is built and scored; the settings of the training do not affect predictions.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "task", "ask", "candidates",
-        "quantize", "quantize_bits", "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
+        "decoder", "quantize", "quantize_bits", "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
 
 ConfigOf = Callable[[dict[str, Any], Path, str], TrainConfig]
 

@@ -125,7 +125,8 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
         session.exchange.forget_sums()
     with alike_draws(model, moment.seed, moment.epoch, moment.number), _checkpoints(model, graph):
         logits = model(graph, graph.x)      # exchanges halo rows; backward() exchanges their gradients
-        loss = objective.loss_sum(logits, "train", graph) / (objective.mean_rows["train"] / moment.num_steps)
+        loss_sum = objective.of_model(model).loss_sum(logits, "train", graph)
+        loss = loss_sum / (objective.mean_rows["train"] / moment.num_steps)
     loss = hooks_of(model).with_penalty(loss, comm.size)
     if loss.requires_grad:      # else every weight is frozen, and `collect` raises an error
         (loss if learner.loss_scale.value == 1.0 else loss * learner.loss_scale.value).backward()

@@ -6,10 +6,11 @@ import numpy as np
 import pandas
 import pytest
 from mpi4py import MPI
-from training_setup import easy_graph, on_rank_zero, write_once
+from training_setup import easy_graph, on_rank_zero, typed_graph, write_once
 
 from hpcgnn.results.answer_file import read_answer_arrays
 from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.training.checkpoint import read_checkpoint
 
 COMM = MPI.COMM_WORLD
 TRAINING = ("--task", "links", "--model", "gcn", "--layers", "2", "--hidden", "8", "--epochs", "6", "--eval-every", "3")
@@ -95,6 +96,65 @@ def test_pairs_have_the_products_of_their_rows(hpcgnn, trained, shared_path):
     assert table[["source", "target"]].to_csv(index=False, header=False) == pairs
     expected = [rows[source] @ rows[target] for source, target in table[["source", "target"]].itertuples(index=False)]
     np.testing.assert_allclose(table["score"], expected, rtol=1e-5)
+
+
+def scores_of(rows, weight):
+    """Scores [relation, source, target] of ComplEx, from rows and relations whose halves are real and imaginary."""
+    rows, weight = (values[:, :4].astype(np.float64) + 1j * values[:, 4:] for values in (rows, weight))
+    return np.real(np.einsum("ud,rd,vd->ruv", rows, weight, rows.conj())).astype(np.float32)
+
+
+@pytest.fixture
+def trained_with_relations(hpcgnn, shared_path):
+    """Shards of a graph with relations and their reverses, and a run of links on them."""
+    shards, run = write_once(COMM, typed_graph(True), shared_path / "typed"), shared_path / "run"
+    assert hpcgnn("train", shards, *TRAINING, "--out", run, "--set", "decoder=complex")[0] == 0
+    return shards, run
+
+
+@pytest.mark.parallel([1, 2])
+def test_links_of_a_relation_are_those_of_all_scores(hpcgnn, trained_with_relations, shared_path):
+    shards, run = trained_with_relations
+    assert hpcgnn("predict", run, shards, "--out", shared_path / "rows.npz")[0] == 0
+    out, relations = shared_path / "top.parquet", read_graph_info(shards).relation_names
+    status, _, complaints = hpcgnn("predict", run, shards, "--top", 3, "--relation", "knows reverse", "--out", out)
+    assert (status, complaints) == (0, "")
+    on_rank_zero(COMM, lambda: (shared_path / "pairs.csv").write_text("3,knows,100\n100,owns,3\n7,likes reverse,0\n"))
+    status, _, complaints = hpcgnn("predict", run, shards, "--pairs", shared_path / "pairs.csv", "--out",
+                                   shared_path / "scores.csv")
+    assert (status, complaints) == (0, "")
+    if COMM.rank:
+        return
+    dataset, rows = typed_graph(True), read_answer_arrays(shared_path / "rows.npz")["prediction"]
+    scores = scores_of(rows, read_checkpoint(run / "checkpoint.h5").best_model["link_decoder.weight"].numpy())
+    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    of = scores[4].copy()
+    of[dataset.indices[dataset.edge_type == 4], target[dataset.edge_type == 4]] = -np.inf
+    np.fill_diagonal(of, -np.inf)
+    table = pandas.read_parquet(out)
+    assert table.columns.tolist() == ["node", "relation", "target", "score"]
+    assert set(table.relation) == {"knows reverse"}
+    np.testing.assert_allclose(table.score.to_numpy().reshape(-1, 3), -np.sort(-of, axis=1)[:, :3], rtol=1e-6)
+    np.testing.assert_allclose(table.score, of[table.node, table.target], rtol=1e-6)
+    pairs = pandas.read_csv(shared_path / "scores.csv")
+    assert pairs.columns.tolist() == ["source", "relation", "target", "score"]
+    np.testing.assert_allclose(pairs.score, [scores[relations.index(relation), source, end]
+                                             for source, relation, end, _ in pairs.itertuples(index=False)], rtol=1e-5)
+
+
+@pytest.mark.parallel(2)
+def test_what_predict_can_t_do_with_relations_is_one_sentence(hpcgnn, trained_with_relations, shared_path):
+    shards, run = trained_with_relations
+    out = shared_path / "top.csv"
+    status, _, complaint = hpcgnn("predict", run, shards, "--top", 3, "--out", out)
+    assert status == 1 and "has 6 relations, and --top answers for one; name it by --relation" in complaint
+    status, _, complaint = hpcgnn("predict", run, shards, "--top", 3, "--relation", "hates", "--out", out)
+    assert status == 1 and "has no relation 'hates'; its relations are likes, knows, owns, .." in complaint
+    status, _, complaint = hpcgnn("predict", run, shards, "--relation", "likes", "--out", out)
+    assert status == 2 and "--relation has no effect without --top" in complaint
+    on_rank_zero(COMM, lambda: (shared_path / "two.csv").write_text("3,100\n"))
+    status, _, complaint = hpcgnn("predict", run, shards, "--pairs", shared_path / "two.csv", "--out", out)
+    assert status == 1 and "has 2 columns, and" in complaint and "has relations; expected three" in complaint
 
 
 @pytest.mark.parallel(2)

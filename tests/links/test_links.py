@@ -282,7 +282,7 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     session = Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, model="sage", link_loss=kind,
                                                         candidates=candidates, epoch_rows="all"))
     graph, objective = session.graph, session.objective
-    assert isinstance(objective, LinkObjective) and objective.learned == (True, is_directed)
+    assert isinstance(objective, LinkObjective) and objective.links.about == (True, is_directed)
     rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
     mine = rows[graph.node_id[:graph.num_inner]].clone().requires_grad_()
     graph.begin_forward(3, 2, is_training=True)
@@ -290,7 +290,7 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     loss.backward()
     whole = rows.clone().requires_grad_()
     classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
-    expected = expected_loss(dataset, whole, kind, classes, objective.learned, 3, 2)
+    expected = expected_loss(dataset, whole, kind, classes, objective.links.about, 3, 2)
     expected.backward()
     assert COMM.allreduce(loss.item()) == pytest.approx(expected.item(), rel=1e-5)
     np.testing.assert_allclose(mine.grad.numpy(), whole.grad[graph.node_id[:graph.num_inner]].numpy(), rtol=1e-4,

@@ -1,0 +1,116 @@
+"""LearnedLinks: the questions that a rank's edges ask in training, and their answers.
+
+The edge u -> v asks its target v for a source, and u is the answer; in a directed graph it also asks u for a target.
+Edges of one node and relation ask the same question. Take the edges (1, likes, 5), (2, likes, 5) and (3, knows, 5):
+node 5 has two questions, and the first has two answers. If relations have reverses, v is asked for its target by the
+reverse of the relation; the reverse edge asks the other end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.graph.reductions import Adjacency, build_adjacency
+from hpcgnn.links.decoders import DistMult, cubes, queries
+from hpcgnn.links.relations import Relations
+from hpcgnn.ops.cuda.resident import resident
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The questions that edges ask about one of their ends, and the answers that the edges give."""
+
+    adjacency: Adjacency      # per question, the local rows of its answers
+    anchor: np.ndarray | None      # (num_questions,) int64, local rows; None: of question q it is q
+    relation: np.ndarray | None      # (num_questions,) int64; None: 0
+    asks_sources: bool
+    num_rows: int      # inner and halo rows
+
+    def queries(self, rows: torch.Tensor, decoder: nn.Module | None) -> torch.Tensor:
+        num_questions = self.adjacency.matrix.num_rows
+        if self.anchor is None:
+            anchors, relation = rows[:num_questions], torch.zeros(num_questions, dtype=torch.int64)
+        else:
+            anchors = rows.index_select(0, torch.from_numpy(self.anchor).to(rows.device))
+            relation = torch.from_numpy(self.relation)
+        return queries(decoder, anchors, relation.to(rows.device), self.asks_sources)
+
+    def cubes(self, rows: torch.Tensor, decoder: nn.Module | None) -> torch.Tensor:
+        """Sum over edges of the cubes of their ends' and their relation's values, see `decoders.cubes`."""
+        of_rows, of_relations = (torch.from_numpy(count).to(rows.device) for count in self._counts)
+        total = (cubes(decoder, rows) * of_rows).sum()
+        if isinstance(decoder, DistMult):
+            total = total + (cubes(decoder, decoder.weight)[:len(of_relations)] * of_relations).sum()
+        return total
+
+    @cached_property
+    def _counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """How often edges name each local row, and each relation, both float32."""
+        matrix = self.adjacency.matrix
+        degree = matrix.end - matrix.begin
+        anchor = np.arange(matrix.num_rows) if self.anchor is None else self.anchor
+        relation = np.zeros(matrix.num_rows, np.int64) if self.relation is None else self.relation
+        of_rows = np.bincount(anchor, degree, self.num_rows) + np.bincount(matrix.indices, minlength=self.num_rows)
+        return of_rows.astype(np.float32), np.bincount(relation, degree).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class LearnedLinks:
+    """All edges into a rank's nodes: edges that dropout leaves out of the graph are learned, too.
+
+    indptr, indices : CSR by destination, in local rows
+    edge_type : (num_edges,) int32 or None
+    num_rows : int                     inner and halo rows
+    about : (bool, bool)               whether edges ask for their sources, and whether for their targets
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_type: np.ndarray | None
+    relations: Relations
+    num_rows: int
+    about: tuple[bool, bool]
+
+    @cached_property
+    def asked(self) -> list[Asked]:
+        ways = [self._about_sources] * self.about[0] + [self._about_targets] * self.about[1]
+        return [way() for way in ways]
+
+    def _about_sources(self) -> Asked:
+        if self.edge_type is None:
+            return Asked(self._adjacency(self.indptr, self.indices), None, None, True, self.num_rows)
+        relation = self.edge_type.astype(np.int64)
+        if self.relations.has_reverses:
+            return self._grouped(self._target, self.indices, self.relations.reverse(relation), False)
+        return self._grouped(self._target, self.indices, relation, True)
+
+    def _about_targets(self) -> Asked:
+        if self.edge_type is not None:
+            return self._grouped(self.indices, self._target, self.edge_type.astype(np.int64), False)
+        matrix, transposed, order = self._adjacency(self.indptr, self.indices)
+        return Asked(Adjacency(transposed, matrix, resident(np.argsort(order))), None, None, False,
+                     self.num_rows)
+
+    @property
+    def _target(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+    def _grouped(self, anchor: np.ndarray, answer: np.ndarray, relation: np.ndarray, asks_sources: bool) -> Asked:
+        order = np.lexsort((answer, relation, anchor))
+        anchor, relation = anchor[order].astype(np.int64), relation[order]
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = (np.diff(anchor) != 0) | (np.diff(relation) != 0)
+        start = np.flatnonzero(is_first)
+        return Asked(self._adjacency(np.append(start, len(order)), answer[order].astype(np.int32)), anchor[start],
+                     relation[start], asks_sources, self.num_rows)
+
+    def _adjacency(self, indptr: np.ndarray, indices: np.ndarray) -> Adjacency:
+        return build_adjacency(resident(indptr), resident(indices), self.num_rows, False)
+
+
+NO_LINKS = LearnedLinks(np.zeros(1, np.int64), np.empty(0, np.int32), None, Relations(), 0, (False, False))
