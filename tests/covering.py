@@ -5,15 +5,17 @@ every value, spread over the numbers of ranks. An unmarked test for several numb
 them, in turn, one rank last; on all of them where its file is named. `--exhaustive` runs all cases on all numbers of
 ranks. Tests that define a format stay unmarked.
 `@pytest.mark.long` is for tests that take long and have a short one beside them that meets the same faults; they run
-with `--all`, and where their file is named. No fixture belongs here.
+with `--all`, and where their file is named. `long_but` marks cases so. No fixture belongs here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations
 from zlib import crc32
+
+import pytest
 
 MARK, LONG = "covering", "long"
 PAIRS = 2
@@ -59,6 +61,20 @@ def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[in
     return sorted(chosen)
 
 
+def long_but(kept: Sequence[int], cases: Iterable) -> list:
+    """Cases as parameters, of which those at other places than the kept ones are long.
+
+    Parameters
+    ----------
+    kept : sequence of int      places in cases, counted from 0
+    cases : iterable            values of one parameter, or tuples of values of several
+    """
+    cases = list(cases)
+    several = isinstance(cases[0], tuple)
+    return [pytest.param(*(case if several else [case]), marks=() if place in kept else pytest.mark.long)
+            for place, case in enumerate(cases)]
+
+
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="run all cases, on every number of ranks")
     parser.addoption("--all", action="store_true", help="run also tests that are marked long, as before a release")
@@ -77,7 +93,8 @@ def pytest_collection_modifyitems(config, items):
     if not config.getoption("--all"):
         left_out.update(id(item) for item in items if item.get_closest_marker(LONG) and item.path not in named)
     if not config.getoption("--exhaustive"):
-        left_out.update(_uncovering(items), _on_other_ranks([item for item in items if item.path not in named]))
+        there = [item for item in items if id(item) not in left_out]
+        left_out.update(_uncovering(there), _on_other_ranks([item for item in there if item.path not in named]))
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
 

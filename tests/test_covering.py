@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from itertools import chain, combinations, product
 from pathlib import Path
 
 import pytest
-from covering import cover
+from covering import cover, long_but
+from fork_server import served
 
 WIDE = list(product(range(6), range(7), range(3), range(2), range(3)))
 HOLED = [case for case in WIDE if case[0] != case[1] and case[2:] != (1, 1, 1)]     # a product with cases left out
@@ -47,6 +47,13 @@ def test_ranks(x, _nprocs):
 
 @pytest.mark.long
 def test_long():
+    pass
+
+@pytest.mark.covering
+@pytest.mark.parametrize("x", [0, pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("y", range(2))
+@pytest.mark.parametrize("z", range(2))
+def test_partly(x, y, z):
     pass
 """
 
@@ -88,8 +95,8 @@ def run_example(tmp_path):
     """
     def run(*options, place="test_example.py", counts=(1, 2, 3, 4)):
         (tmp_path / "test_example.py").write_text(EXAMPLE.replace("COUNTS", str(counts)))
-        command = [sys.executable, "-m", "pytest", "-v", "-p", "covering", "-p", "no:cacheprovider", "-p",
-                   "no:mpi-pytest", *options, place]
+        command = served(["-m", "pytest", "-v", "-p", "covering", "-p", "no:cacheprovider", "-p", "no:mpi-pytest",
+                          *options, place])
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
@@ -106,6 +113,12 @@ def thin_cases(found, outcome):
 PRODUCT = [(z, w, y, x) for x in range(4) for y in range(5) for z, w in [(0, 1), (1, 0), (1, 1)]]
 
 
+def test_cases_at_other_places_are_long():
+    cases = [(case.values, [mark.name for mark in case.marks]) for case in long_but((1,), [(1, "a"), (2, "b")])]
+    assert cases == [((1, "a"), ["long"]), ((2, "b"), [])]
+    assert [case.values for case in long_but((0, 1), "ab")] == [("a",), ("b",)]
+
+
 def test_a_marked_test_runs_a_covering_and_other_tests_run_whole(run_example):
     """Skipped cases cover nothing: those that run have all pairs by themselves. z and w are one factor."""
     found = run_example()
@@ -115,6 +128,13 @@ def test_a_marked_test_runs_a_covering_and_other_tests_run_whole(run_example):
     assert 0 < len(thin_cases(found, "SKIPPED")) < len(PRODUCT) / 2
     ended = Counter((name, outcome) for name, _, outcome in found)
     assert ended["test_whole", "PASSED"] == ended["test_whole", "SKIPPED"] == 20 and ended["test_single", "PASSED"] == 1
+
+
+def test_long_cases_cover_nothing_where_they_do_not_run(run_example):
+    """Each pair of the values that run has a case, none of which would be long."""
+    cases = [tuple(map(int, case.split("-")[::-1])) for name, case, _ in run_example("-k", "partly", place=".")]
+    assert {x for x, _, _ in cases} == {0, 2}
+    assert values_together(cases, 2) == values_together(list(product((0, 2), range(2), range(2))), 2)
 
 
 def ranks_of_cases(found):

@@ -36,7 +36,7 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 EXAMPLE = re.compile(r"^<!-- run(?: on (?P<ranks>\d) ranks)? -->\n```(?P<language>sh|python)\n(?P<body>.*?)^```$",
                      re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-SHORT = "README.md"      # the page whose examples run without --all
+SHORT = "README.md"      # the page whose examples run without --all, with fewer epochs
 LAUNCHERS = ("mpirun", "srun", "hpcgnn_mpirun", "hpcgnn_stoppable")
 PLACEHOLDERS = re.compile(r"\.\.\.|…")
 # Flags that pages name and that belong to other programs.
@@ -226,14 +226,15 @@ def environment(tmp_path):
     return {**variables, "PATH": f"{folder}{os.pathsep}{variables['PATH']}", "PYTHONPATH": path}
 
 
-@pytest.mark.parametrize("path", [
-    pytest.param(path, id=path.name, marks=() if path.name == SHORT else pytest.mark.long)
-    for path in TEXTS if examples_of(path)])
-def test_the_examples_of_a_page_run(path, tmp_path, environment):
+@pytest.mark.parametrize("path, epochs", [
+    pytest.param(ROOT / SHORT, 5, id="short"),
+    *(pytest.param(path, None, id=path.name, marks=pytest.mark.long) for path in TEXTS if examples_of(path))])
+def test_the_examples_of_a_page_run(path, epochs, tmp_path, environment):
+    """As they stand, or with so many epochs."""
     for number, example in enumerate(examples_of(path)):
         suffix, ranks = {"sh": "sh", "python": "py"}[example["language"]], example["ranks"]
         file = tmp_path / f"example_{number}.{suffix}"
-        file.write_text(example["body"])
+        file.write_text(re.sub(r"--epochs \d+", f"--epochs {epochs}", example["body"]) if epochs else example["body"])
         command = ["bash", "-euo", "pipefail", file] if suffix == "sh" else ["python", file]
         if ranks:
             command = ["mpirun", "-n", ranks, *command]

@@ -12,7 +12,7 @@ from cuda.emulation import COMPILER, EmulatedBackend
 from hpcgnn.ops.cuda.module import use_backend
 
 HAS_GPU = torch.cuda.is_available() and importlib.util.find_spec("cupy") is not None
-BLOCK_ORDERS = (0, 1, 2)    # seeds; 0 is ascending
+BLOCK_ORDERS = (0, 1, pytest.param(2, marks=pytest.mark.long))    # seeds; 0 is ascending
 
 
 def need_compiler():

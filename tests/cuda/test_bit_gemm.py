@@ -82,7 +82,7 @@ def test_products_of_odd_shapes_equal_int64(device, form, shape):
     assert np.array_equal(product(left, right, 2, 3, device, form), exact(left, right))
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @one_order
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("num_shares", SHARES)
@@ -96,6 +96,7 @@ def test_shares_of_the_steps_sum_to_the_product_at_all_widths(device, form, num_
         assert np.array_equal(found, exact(left, right))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("num_shares", SHARES)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (9, 512, 33), (70, 530, 5), (33, 1600, 17), (5, 5000, 3), (3, 0, 2)])

@@ -58,7 +58,7 @@ def assert_crosses_as_the_oracle_says(rows, widths, is_nearest, device, shift=0)
         assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
 
 
-@pytest.mark.covering(3)
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("bits", CODED)
 @pytest.mark.parametrize("is_nearest", [False, True])
@@ -96,6 +96,7 @@ def test_rows_of_many_passes_equal_the_oracles(device, dtype, is_nearest, dim):
     assert_crosses_as_the_oracle_says(rows, np.array(CODED), is_nearest, device)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dim", [12257, 32768])
 def test_rows_beyond_shared_memory_take_turns_in_scratch(device, dim, monkeypatch):
     """Nine rows, of which the lanes of a block hold eight at a time."""
@@ -104,6 +105,7 @@ def test_rows_beyond_shared_memory_take_turns_in_scratch(device, dim, monkeypatc
     assert_crosses_as_the_oracle_says(rows, np.resize(CODED, 9), False, device)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("bits", CODED)
 def test_rows_of_many_scales_equal_the_oracles(device, bits):
     rng = np.random.default_rng(bits)

@@ -74,7 +74,7 @@ def test_both_sides_agree_after_synchronous_epochs_of_a_pipeline(cut, shape, rot
     epochs.exchange.forget()
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("is_pipelined", [False, True])

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "jobs"))
 import combinations  # noqa: E402
 
 COMM = MPI.COMM_WORLD
-ONE_IN, FEATURE_IN = 60, 16
+ONE_IN, FEATURE_IN = 60, 16      # with --all; else a fourth of the pairs, and one feature
 
 
 PAGE = (ROOT / "docs/combinations.md").read_text()
@@ -49,11 +49,12 @@ def test_the_page_has_what_every_action_refuses():
 
 
 @pytest.mark.parallel([3])
-def test_pairs_that_settings_take_train(shared_path):  # noqa: F811
+@pytest.mark.parametrize("one_in", [4 * ONE_IN, pytest.param(ONE_IN, marks=pytest.mark.long)])
+def test_pairs_that_settings_take_train(shared_path, one_in):  # noqa: F811
     """One pair in so many, with two ranks in one node and one alone; jobs/combinations.py trains all."""
     on_rank_zero(COMM, lambda: combinations.write_all(shared_path, COMM.size))
     walk = combinations.Walk(COMM, shared_path)
-    for one, other in list(combinations.pairs())[::ONE_IN]:
+    for one, other in list(combinations.pairs())[::one_in]:
         found, refused = walk.outcome(one, other), combinations.refusal(one, other)
         assert not found.startswith(combinations.WRONG), found
         if refused is not None:
@@ -61,9 +62,10 @@ def test_pairs_that_settings_take_train(shared_path):  # noqa: F811
 
 
 @pytest.mark.parallel([3])
-def test_a_run_serves_for_what_the_page_says(shared_path):  # noqa: F811
+@pytest.mark.parametrize("feature_in", [3 * FEATURE_IN, pytest.param(FEATURE_IN, marks=pytest.mark.long)])
+def test_a_run_serves_for_what_the_page_says(shared_path, feature_in):  # noqa: F811
     """One feature in so many, in other ways than the refusals above; jobs/combinations.py tries all."""
     on_rank_zero(COMM, lambda: combinations.write_all(shared_path, COMM.size - 1, COMM.size))
     walk, expected = combinations.Walk(COMM, shared_path), actions_of_the_page()
-    for feature in combinations.FEATURES[4::FEATURE_IN]:
+    for feature in combinations.FEATURES[4::feature_in]:
         assert walk.actions(feature) == expected[feature.name]

@@ -61,7 +61,7 @@ def round_trip(rows, bits, rounding="stochastic", key=KEY, node_id=None):
     return receive(layout, message, node_id, key).numpy().astype(np.float64)
 
 
-@pytest.mark.covering(3)
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("bits", CODED)
 @pytest.mark.parametrize("rounding", ROUNDINGS)

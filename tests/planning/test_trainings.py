@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from covering import long_but
 from mpi4py import MPI
 from planning_setup import small_cluster
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
@@ -67,6 +68,7 @@ def test_a_plan_counts_the_weights_of_every_model(model, more):
     assert size_of(config, 12, 4, num_relations=5).num_weights == sum(one.numel() for one in built.parameters())
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("model", OTHERS)
 @pytest.mark.parametrize("spec, method, more", [
@@ -85,18 +87,23 @@ def test_a_plan_of_any_model_has_the_bytes_of_the_training(shared_path, model, s
     assert summary["method_state_bytes"] * ("steps" in more) == planned.memory["method_state"].max() / 2
 
 
+OF_ACTIVATIONS = [(NARROW, {}), (WIDE, {"norm": "batch"}), (WIDE, {"input_dropout": 0.0}),
+                  (NARROW, {"store_activations": 8})]
+
+
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model, spec, more", [
-    *((model, spec, more) for model in OTHERS for spec, more in ((NARROW, {}), (WIDE, {"norm": "batch"}),
-                                                                 (WIDE, {"input_dropout": 0.0}))
+    # Each model in one of these ways, each way with some model; with --all, every one with every other.
+    *(pytest.param(model, spec, more, marks=() if (place - way) % len(OF_ACTIVATIONS) == 0 else pytest.mark.long)
+      for place, model in enumerate(OTHERS) for way, (spec, more) in enumerate(OF_ACTIVATIONS)
       if model != "sgc" or "norm" not in more),
-    ("sage", NARROW, {"store_activations": 8}), ("gcn", WIDE, {"store_activations": 4}),
-    *((model, NARROW, {"store_activations": 8}) for model in OTHERS),
-    ("sage", NARROW, {"store_activations": 8, "norm": "batch"}),
-    ("sage", NARROW, {"residual": True}), ("gin", NARROW, {"residual": True}),
-    ("gin", NARROW, {"rematerialize": True}), ("gat", WIDE, {"rematerialize": True}),
-    ("sage-max", NARROW, {"rematerialize": True}), ("sage", NARROW, {"label_inputs": 0.5}),
-    ("sage", NARROW, {"quantize": "uniform"}), ("gat", NARROW, {"quantize": "degree-aware"})])
+    *long_but((1, 3, 5, 7, 8), [
+        ("sage", NARROW, {"store_activations": 8}), ("gcn", WIDE, {"store_activations": 4}),
+        ("sage", NARROW, {"store_activations": 8, "norm": "batch"}), ("sage", NARROW, {"residual": True}),
+        ("gin", NARROW, {"residual": True}), ("gin", NARROW, {"rematerialize": True}),
+        ("gat", WIDE, {"rematerialize": True}), ("sage-max", NARROW, {"rematerialize": True}),
+        ("sage", NARROW, {"label_inputs": 0.5}), ("sage", NARROW, {"quantize": "uniform"})]),
+    ("gat", NARROW, {"quantize": "degree-aware"})])
 def test_a_plan_of_any_model_has_the_activations_of_the_training(shared_path, monkeypatch, model, spec,  # noqa: F811
                                                                  more):
     comm = MPI.COMM_WORLD
@@ -114,11 +121,11 @@ def test_a_plan_of_any_model_has_the_activations_of_the_training(shared_path, mo
 
 
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("method, more", [
+@pytest.mark.parametrize("method, more", long_but((1, 3, 5, 6, 8, 9), [
     ("random", {}), ("random", {"widths": "1,4", "steps": "rows:2"}), ("sancus", {}), ("sancus", {"skip_change": 1e9}),
     ("sylvie", {}), ("sylvie", {"widths": "2,8", "percentiles": "90", "model": "gat"}), ("sylvie-paper", {}),
     ("adaqp", {"period": 1}), ("adaqp", {"widths": "4"}), ("joint", {"asynchrony": "always"}),
-    ("joint", {"asynchrony": "never"})])
+    ("joint", {"asynchrony": "never"})]))
 def test_a_training_sends_between_the_least_and_the_most_of_its_plan(shared_path, method, more):  # noqa: F811
     """Of a method that chooses widths; and it keeps no more than planned between its epochs."""
     comm = MPI.COMM_WORLD
@@ -150,6 +157,8 @@ SETTINGS = [
     ("vanilla", {"clusters": 9, "batch_size": 3, "between_clusters": True, "model": "gcn"}),
     ("vanilla", {"quantize": "uniform"}), ("uniform:8", {"quantize": "degree-aware", "model": "gat"}),
     ("vanilla", {"quantize": "degree-quant", "model": "gin"})]
+# Each setting with one method and model; the others are with --all.
+SHORT = [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 19, 21, 22, 24, 26]
 
 
 def test_one_rank_sends_no_sums(shared_path):  # noqa: F811
@@ -158,7 +167,7 @@ def test_one_rank_sends_no_sums(shared_path):  # noqa: F811
 
 
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("method, more", SETTINGS, ids=lambda value: str(value).replace(" ", ""))
+@pytest.mark.parametrize("method, more", long_but(SHORT, SETTINGS), ids=lambda value: str(value).replace(" ", ""))
 def test_a_plan_of_a_setting_has_the_bytes_of_the_training(shared_path, method, more):  # noqa: F811
     comm = MPI.COMM_WORLD
     planned, summary, metrics, evaluated = planned_beside_trained(comm, shared_path, NARROW, method, more)

@@ -176,7 +176,7 @@ def test_every_method_learns_in_steps(shards, shared_path, monkeypatch, method, 
     monkeypatch.setattr("hpcgnn.steps.clusters.LABELED_ROWS_A_STEP", 30)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)
     settings = {} if method not in ("sylvie", "joint") else {"asynchrony": "always"}
-    _, metrics, _ = train(COMM, shards, shared_path / "run", method=method, steps=steps, predict=predict, epochs=20,
+    _, metrics, _ = train(COMM, shards, shared_path / "run", method=method, steps=steps, predict=predict, epochs=12,
                           lr=0.02, dropout=0.2, model="sage", **settings)
     assert losses(metrics)[-1] < 0.6 * losses(metrics)[0]
     if COMM.size > 1 and method in ("pipegcn", "sylvie", "joint"):
@@ -192,7 +192,7 @@ def test_every_method_learns_in_steps(shards, shared_path, monkeypatch, method, 
 @pytest.mark.parametrize("scheme", ["uniform", "degree-aware", "layer-aware", "degree-steps"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 def test_quantized_training_in_steps_has_the_losses_of_one_rank(shards, shared_path, model, scheme):
-    settings = {"model": model, "quantize": scheme, "steps": "4", "epochs": 6, "dropout": 0.3}
+    settings = {"model": model, "quantize": scheme, "steps": "4", "epochs": 4, "dropout": 0.3}
     _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
     alone = write_once(MPI.COMM_SELF, easy_graph(seed=2), shared_path / "alone") if COMM.rank == 0 else None
     expected = on_rank_zero(COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "serial", **settings)[1])

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from made_steps import NODES_A_CLUSTER, share_clusters
 from mpi4py import MPI
 from torch.utils.checkpoint import checkpoint
@@ -110,8 +111,9 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("name, has_norm, steps", [("sage", True, "8"), ("gcn", False, "8"), ("gatv2", False, "rows:8"),
-                                                   ("pna", False, "8"), ("own", True, "rows:8"), ("gcn", "table", "8")])
+@pytest.mark.parametrize("name, has_norm, steps", long_but((2, 3, 4, 5), [
+    ("sage", True, "8"), ("gcn", False, "8"), ("gatv2", False, "rows:8"), ("pna", False, "8"), ("own", True, "rows:8"),
+    ("gcn", "table", "8")]))
 def test_ranks_have_the_losses_of_one(shared_path, monkeypatch, name, has_norm, steps):
     """The last rank has one cluster, so most of its steps have no row."""
     share_clusters(monkeypatch)
@@ -124,7 +126,7 @@ def test_ranks_have_the_losses_of_one(shared_path, monkeypatch, name, has_norm, 
 
     def trained(comm, folder, out):
         return losses(hpcgnn.fit(made(name, dropout=0.4, **more), hpcgnn.open(folder, comm), out=out,
-                                 epochs=4, eval_every=4, lr=0.003, steps=steps, timeout=120.0).metrics)
+                                 epochs=3, eval_every=3, lr=0.003, steps=steps, timeout=120.0).metrics)
 
     found = trained(COMM, shards, shared_path / "run")
     expected = on_rank_zero(COMM, lambda: trained(MPI.COMM_SELF, alone, shared_path / "serial"))

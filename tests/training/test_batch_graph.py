@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from covering import long_but
 from mpi4py import MPI
 from reference_weights import draw_weights, weigh_part
 from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner, train, write, write_once
@@ -109,15 +110,15 @@ def test_one_cluster_is_the_whole_graph(shared_path):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("cut, settings", [
+@pytest.mark.parametrize("cut, settings", long_but((1, 2, 3, 4, 7), [
     (JOINED, {"model": "gcn"}), (CUT, {"model": "sage"}), (JOINED, {"model": "gat", "heads": 2}),
     (CUT, {"model": "gin", "lr": 0.001}), (JOINED, {"pre_aggregation": "on"}), (CUT, {"epoch_rows": "all"}),
     (JOINED, {"rematerialize": True}),
-    (CUT, {"quantize": "degree-steps", "quantize_bits": 8, "lr": 0.005, "quantize_lr": 0.01})],
+    (CUT, {"quantize": "degree-steps", "quantize_bits": 8, "lr": 0.005, "quantize_lr": 0.01})]),
     ids=lambda settings: "-".join(map(str, settings.values())))
 def test_losses_and_scores_equal_those_of_one_rank(shared_path, cut, settings):
     comm, dataset = MPI.COMM_WORLD, easy_graph()
-    settings = {"epochs": 6, "dropout": 0.5, **cut, **settings}
+    settings = {"epochs": 4, "dropout": 0.5, **cut, **settings}
 
     def alone():
         one = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "one")
@@ -132,7 +133,7 @@ def test_losses_and_scores_equal_those_of_one_rank(shared_path, cut, settings):
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("method", ["adaqp", "bns", "pipegcn"])
+@pytest.mark.parametrize("method", [pytest.param("adaqp", marks=pytest.mark.long), "bns", "pipegcn"])
 def test_any_method_moves_what_rows_are_left(shared_path, method):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")

@@ -25,7 +25,7 @@ from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.partition.owner import assign_owners
 
-EPOCHS = 15
+EPOCHS = 10
 PUBMED = Path(os.environ.get("HPCGNN_DATASETS", "/nowhere")) / "pubmed.npz"
 
 
@@ -147,7 +147,7 @@ def test_losses_equal_those_of_one_rank_however_the_graph_is_cut(shared_path, cu
 
 @pytest.mark.covering(1)
 @pytest.mark.skipif(not PUBMED.exists(), reason="HPCGNN_DATASETS names no folder with pubmed.npz")
-@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_losses_on_pubmed_equal_those_of_one_rank(shared_path, model):
     assert_trains_as_one(MPI.COMM_WORLD, pubmed_cut_by_metis, shared_path, model=model, hidden=16, norm="none",

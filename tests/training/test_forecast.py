@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, snapshot, train, write_once
 
@@ -40,7 +41,7 @@ def sent(metrics):
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("name", FIXED)
 def test_bytes_of_fixed_widths_are_known_to_the_byte(shared_path, name):
-    found, summary, metrics, shards = forecast_and_run(shared_path, {"method": name, **FIXED[name]})
+    found, summary, metrics, shards = forecast_and_run(shared_path, {"method": name, "epochs": 4, **FIXED[name]})
     assert sent(metrics) == {found.least_bytes} == {found.most_bytes}
     assert found.least_bytes > 0
     assert {line["sent_bytes_sums"] for line in metrics} == {found.sum_bytes} != {0}
@@ -55,7 +56,7 @@ def test_bytes_of_fixed_widths_are_known_to_the_byte(shared_path, name):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel(2)
-@pytest.mark.parametrize("name", ADAPTIVE)
+@pytest.mark.parametrize("name", long_but((0, 3, 4, 5), ADAPTIVE))
 def test_bytes_that_a_method_decides_lie_between_the_bounds(shared_path, name, monkeypatch):
     if name == "in fewer steps":     # a graph of 200 nodes would begin with one step
         monkeypatch.setattr("hpcgnn.steps.clusters.first_steps", lambda *_: 2)

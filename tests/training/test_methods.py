@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from covering import long_but
 from mpi4py import MPI
 from training_setup import (
     arcs_where,
@@ -113,8 +114,8 @@ def test_a_pipeline_of_synchronous_epochs_only_equals_none(shared_path, monkeypa
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("method, predict", [("sylvie", "none"), ("adaqp", "none"), ("joint", "none"),
-                                             ("joint", "previous")])
+@pytest.mark.parametrize("method, predict", long_but((0, 1, 3), [
+    ("sylvie", "none"), ("adaqp", "none"), ("joint", "none"), ("joint", "previous")]))
 def test_deterministic_runs_agree_in_all_but_times(shared_path, method, predict):
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
     settings = {**SETTINGS, "epochs": 12, "method": method, **OPTIONS[method], "predict": predict,

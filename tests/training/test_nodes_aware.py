@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from covering import long_but
 from mpi4py import MPI
 from training_setup import easy_graph, losses, train, write_once
 
@@ -28,10 +29,10 @@ def train_both(shards, path, **settings):
 
 @pytest.mark.covering(1)
 @CROSSING
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize("settings", long_but((1, 3, 4), [
     {"model": "gcn"}, {"model": "sage", "layers": 3}, {"model": "sage-max"}, {"model": "gat", "layers": 2},
     {"model": "gin", "overlap": False, "epoch_rows": "all", "exchange": "alltoallv"},
-], ids=lambda settings: "-".join(map(str, settings.values())))
+]), ids=lambda settings: "-".join(map(str, settings.values())))
 def test_losses_and_scores_are_those_of_ranks_that_do_not_share(shared_path, shards, settings):
     (shared, of_shared), (_, of_apart) = train_both(shards, shared_path, dropout=0.3, **settings)
     np.testing.assert_allclose(losses(of_shared), losses(of_apart), rtol=1e-6)
@@ -55,11 +56,11 @@ def test_only_rows_that_cross_between_nodes_are_sent_and_each_once(shared_path, 
 
 @pytest.mark.covering(1)
 @CROSSING
-@pytest.mark.parametrize("method", [
+@pytest.mark.parametrize("method", long_but((0, 1, 4, 5), [
     {"method": "uniform", "bits": 1}, {"method": "pipegcn"}, {"method": "sylvie"},
     {"method": "adaqp", "period": 4, "group_size": 20}, {"method": "joint", "period": 4, "group_size": 20},
     {"method": "vanilla", "predict": "previous"},
-], ids=lambda method: "-".join(map(str, method.values())))
+]), ids=lambda method: "-".join(map(str, method.values())))
 def test_every_method_that_sends_all_rows_learns_with_shared_ones(shared_path, shards, method):
     summary, metrics, _ = train(COMM, shards, shared_path / "run", hidden=16, epochs=20, lr=0.03, **SHARED,
                                 **method)

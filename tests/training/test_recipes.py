@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from made_steps import share_clusters
 from mpi4py import MPI
 from reference import draws_of, stream_of
@@ -48,7 +49,7 @@ RECIPES = {
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", long_but((0, 1, 4, 5, 6, 7, 11, 12), RECIPES))
 def test_ranks_train_as_one(shared_path, monkeypatch, recipe):
     # A bias before a batch norm has no gradient but rounding errors, which Adam makes as large as any gradient.
     # Training subtracts it again, but the means of an evaluation are older: so it stays 0 here.

@@ -25,7 +25,9 @@ def shards(shared_path):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 4])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [
+    pytest.param(method, marks=() if method in ("uniform", "sancus", "pipegcn", "bns", "joint") else pytest.mark.long)
+    for method in METHODS])
 def test_runs_repeat_to_the_bit_by_every_method(shared_path, shards, method):
     settings = {**SETTINGS, "method": method, **OPTIONS.get(method, {}), "code": "rotated"}
     runs = [train(COMM, shards, shared_path / name, **settings)[1] for name in ("first", "second")]

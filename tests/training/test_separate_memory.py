@@ -10,6 +10,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from cuda.conftest import need_compiler
 from cuda.emulation import EmulatedBackend
 from cuda.separate_memory import separate_memory
@@ -39,6 +40,7 @@ SETTINGS = [
                    marks=() if model in ("gcn", "gat", "gin") else pytest.mark.long) for model, precision, steps in zip(
         ON_DEVICES, ("fp32", "bf16", "fp16", "bf16", "fp32", "fp16", "fp32", "bf16", "fp16", "fp32", "bf16"),
         ("2", "1", "2", "rows:2", "1", "2", "2", "1", "2", "2", "1"), strict=False)),
+    *long_but((0, 1, 3, 4, 5, 6, 7, 9, 10, 11, 13, 15, 16), [
     {"model": "gcn", "precision": "fp16", "sums": "half"}, {"method": "bns", "share": 0.4, "precision": "auto"},
     {"model": "gat", "method": "sancus"},
     {"method": "sylvie", "epochs": 5, "descent_window": 2, "most_motion": 9.0, "model": "gat"},
@@ -50,7 +52,7 @@ SETTINGS = [
     {"steps": "auto", "history": "bf16"}, {"model": "gcn", "store_activations": 2, "repeat": 2},
     {"quantize": "uniform", "model": "gat"},
     {"quantize": "degree-quant", "model": "gin"}, {"quantize": "degree-aware", "model": "sage", "epoch_rows": "all"},
-    {"clusters": 6, "early_stop": 1, "epochs": 4},
+    {"clusters": 6, "early_stop": 1, "epochs": 4}]),
 ]
 
 
