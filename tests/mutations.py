@@ -823,7 +823,7 @@ MUTATIONS = [
              Tests("planning/test_bytes.py", 2)),
     Mutation("nn/layers.py", "a plan sends rows of appnp as wide as the hidden layer",
              "sent_dim=dim * is_sent", "sent_dim=(dim + 16) * is_sent",
-             Tests("planning/test_trainings.py -k any_model_has_the_bytes", 2)),
+             Tests("planning/test_trainings.py -k any_model_has_the_bytes", 3)),
     Mutation("planning/loads.py", "a plan counts every sum as far from the loss as its farthest reader",
              "hops[end[summed]] + 1])", "hops[end[summed]]])",
              Tests("planning/test_trainings.py -k 'a_setting and pre_aggregation'", 2)),

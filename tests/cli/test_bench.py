@@ -71,7 +71,7 @@ def installed(*peers):
 
 def test_kernels_are_measured_against_ceilings_and_peers(graph, tmp_path):
     peers = installed("torch", "scipy", "pyg")
-    done = run_bench("kernels", graph, "drawn:2e4", "--widths", "5,16", "--repeat", 3, "--threads", 1, "--peer",
+    done = run_bench("kernels", graph, "drawn:2e4", "--widths", "5,16", "--repeat", 1, "--threads", 1, "--peer",
                      ",".join(peers), "--out", tmp_path / "out", program=SMALL, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     rows = records_of(tmp_path / "out", "kernels")

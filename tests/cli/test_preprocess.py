@@ -77,7 +77,8 @@ def test_cleaning_is_reported(hpcgnn, tmp_path):
     (tmp_path / "edges.csv").write_text("0,1\n1,0\n1,2\n1,2\n2,2\n3,0\n")
     (tmp_path / "labels.csv").write_text("0\n1\n0\n1\n")
     source = f"edges:{tmp_path / 'edges.csv'},labels={tmp_path / 'labels.csv'}"
-    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2, "--features", "structural")
+    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2, "--features", "structural",
+                            "--partitioner", "contiguous")
     assert (code, err) == (0, "")
     assert ("edges 6 read, 1 duplicates and 1 self-loops removed: 4 kept; edges are directed; 0 isolated nodes"
             in joined(out))
@@ -135,7 +136,8 @@ def topology(path, num_nodes=200):
 
 def test_topology_gets_labels_on_request_and_says_so_everywhere(hpcgnn, tmp_path):
     source = topology(tmp_path / "topo_web.npz")
-    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2, "--make-labels", 5)
+    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2, "--make-labels", 5,
+                            "--partitioner", "contiguous")
     assert (code, err) == (0, "")
     info = verify_shards(tmp_path / "g")
     assert info.name == "topo_web-made-labels-5" and info.provenance.settings["make_labels"] == 5
@@ -148,7 +150,8 @@ def test_topology_gets_labels_on_request_and_says_so_everywhere(hpcgnn, tmp_path
 
 
 def test_topology_without_the_flag_is_for_answers_alone_and_says_so(hpcgnn, tmp_path):
-    code, out, _ = hpcgnn("preprocess", topology(tmp_path / "t.npz"), "--out", tmp_path / "g", "--parts", 2)
+    code, out, _ = hpcgnn("preprocess", topology(tmp_path / "t.npz"), "--out", tmp_path / "g", "--parts", 2,
+                          "--partitioner", "contiguous")
     assert code == 0 and "so only a trained model can predict for it" in joined(out) and "--make-labels K" in out
     info = verify_shards(tmp_path / "g")
     assert (info.num_train, info.num_classes) == (0, 1)
@@ -156,7 +159,7 @@ def test_topology_without_the_flag_is_for_answers_alone_and_says_so(hpcgnn, tmp_
 
 def test_settings_are_kept_as_json_can_hold_them(hpcgnn, tmp_path):
     hpcgnn("preprocess", SOURCE, "--out", tmp_path / "g", "--parts", 2, "--feature-format", "float16",
-           "--normalize-features", "row", "--root", tmp_path)
+           "--normalize-features", "row", "--root", tmp_path, "--partitioner", "contiguous")
     settings = read_graph_info(tmp_path / "g").provenance.settings
     assert settings["root"] == str(tmp_path) and settings["normalize_features"] == "row"
     assert json.loads(json.dumps(settings)) == settings
@@ -164,7 +167,7 @@ def test_settings_are_kept_as_json_can_hold_them(hpcgnn, tmp_path):
 
 
 def test_taken_folder_needs_overwrite(hpcgnn, tmp_path):
-    arguments = ("preprocess", SOURCE, "--out", tmp_path, "--parts", 2)
+    arguments = ("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--partitioner", "contiguous")
     hpcgnn(*arguments)
     first = read_graph_info(tmp_path).run_id
     code, out, err = hpcgnn(*arguments)
@@ -208,7 +211,7 @@ def test_ranks_that_mpi_has_not_joined_are_refused(hpcgnn, tmp_path, monkeypatch
     code, _, err = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2)
     assert code == 1 and f"3 ranks were started ({name}), but" in err and "finds each alone" in err
     monkeypatch.setenv(name, "1")
-    assert hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2)[0] == 0
+    assert hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--partitioner", "contiguous")[0] == 0
 
 
 def test_neither_torch_nor_mpi_is_imported(tmp_path):
@@ -290,7 +293,7 @@ def test_tables_of_text_ids_classes_and_weights_are_shown_as_what_they_are(hpcgn
     (tmp_path / "cites.csv").write_text("source,target,weight\nP1,P2,3\nP2,P3,1\nP3,P1,2\n")
     (tmp_path / "papers.csv").write_text("id,pages,label,split\nP1,12,physics,train\nP2,9,art,test\nP3,30,art,val\n")
     source = f"csv:{tmp_path}/cites.csv,nodes={tmp_path}/papers.csv"
-    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2)
+    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2, "--partitioner", "contiguous")
     assert (code, err) == (0, "")
     for text in (out, hpcgnn("inspect", tmp_path / "g", "--verify")[1]):
         assert "classes by name: art, physics" in text

@@ -105,7 +105,7 @@ def test_a_model_of_the_whole_graph_names_no_cut(hpcgnn, shards, shared_path):
 
 
 @pytest.mark.parallel([2])
-@BOTH
+@pytest.mark.parametrize("cut", [pytest.param(CUT, marks=pytest.mark.long), JOINED], ids=["clusters", "batches"])
 def test_resume_goes_on_with_the_same_clusters_and_refuses_others(hpcgnn, shards, shared_path, cut):
     comm = MPI.COMM_WORLD
     whole = train(hpcgnn, shards, shared_path / "whole", cut, quantize="degree-steps")

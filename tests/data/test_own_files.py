@@ -37,7 +37,7 @@ def shards(tmp_path):
     """Load a source and write it as three parts."""
     def make(spec, **options):
         dataset = load_source(spec, SourceOptions(**options))
-        make_shards(dataset, tmp_path / "shards", Making(parts=3, overwrite=True), spec, {})
+        make_shards(dataset, tmp_path / "shards", Making(parts=3, partitioner="contiguous", overwrite=True), spec, {})
         return tmp_path / "shards"
     return make
 

@@ -42,7 +42,7 @@ def assert_same(found, data):
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_a_graph_of_pyg_comes_back(data, tmp_path, num_parts):
-    hpcgnn.preprocess(data, parts=num_parts, out=tmp_path / "g")
+    hpcgnn.preprocess(data, parts=num_parts, partitioner="contiguous", out=tmp_path / "g")
     graph = hpcgnn.open(tmp_path / "g")
     assert_same(graph.to_pyg(), data)
     edges, weights = coalesce(data.edge_index, data.edge_weight)
@@ -50,7 +50,7 @@ def test_a_graph_of_pyg_comes_back(data, tmp_path, num_parts):
     for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
         assert torch.equal(getattr(graph, name), data[name])
     assert graph.node_index.tolist() == list(range(NUM_NODES))
-    hpcgnn.preprocess(graph.to_pyg(), parts=2, out=tmp_path / "again")
+    hpcgnn.preprocess(graph.to_pyg(), parts=2, partitioner="contiguous", out=tmp_path / "again")
     assert_same(hpcgnn.open(tmp_path / "again").to_pyg(), data)
 
 
@@ -58,7 +58,7 @@ def test_a_graph_of_pyg_comes_back(data, tmp_path, num_parts):
                          ids=["texts", "numbers"])
 def test_names_of_nodes_come_along_and_go_back(data, tmp_path, ids):
     del data.edge_weight
-    hpcgnn.preprocess(data, parts=2, out=tmp_path / "g", node_ids=np.array(ids))
+    hpcgnn.preprocess(data, parts=2, partitioner="contiguous", out=tmp_path / "g", node_ids=np.array(ids))
     graph = hpcgnn.open(tmp_path / "g")
     found = graph.to_pyg()
     assert list(found.node_ids) == ids and graph.edge_weight is None and "edge_weight" not in found
@@ -71,7 +71,7 @@ def test_names_of_nodes_come_along_and_go_back(data, tmp_path, ids):
     ("multi-label", torch.tensor([[1.0, 0.0], [0.0, float("nan")]])), ("regression", torch.tensor([[0.5], [-2.25]]))])
 def test_several_labels_and_targets_are_floats(data, tmp_path, task, labels):
     data.y = labels.repeat(NUM_NODES // 2, 1)
-    hpcgnn.preprocess(data, parts=2, out=tmp_path / "g", task=task)
+    hpcgnn.preprocess(data, parts=2, partitioner="contiguous", out=tmp_path / "g", task=task)
     found = hpcgnn.open(tmp_path / "g").y
     assert found.dtype == torch.float32 and torch.equal(found.isnan(), data.y.isnan())
     assert torch.equal(found.nan_to_num(9), data.y.nan_to_num(9))
@@ -84,7 +84,7 @@ def test_unknown_classes_are_minus_one(data, tmp_path):
 
 
 def test_one_process_looks_at_parts_but_does_not_train_them(data, tmp_path):
-    hpcgnn.preprocess(data, parts=2, out=tmp_path / "g")
+    hpcgnn.preprocess(data, parts=2, partitioner="contiguous", out=tmp_path / "g")
     graph = hpcgnn.open(tmp_path / "g")
     assert repr(graph).endswith("3 classes; all 2 parts)")
     words = (r"was partitioned into 2 parts but 1 rank was started; use mpirun -n 2, from a notebook "

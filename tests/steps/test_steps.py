@@ -98,7 +98,7 @@ def with_chains(dataset):
                    train_mask=reads & np.isin(place, [0, 6]), val_mask=place == 2, test_mask=place == 3)
 
 
-@pytest.mark.covering(1)
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("by_row, has_far_rows", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("model", sorted(MODEL_PATHS.keys() - set(RELATIONAL)))
