@@ -18,6 +18,7 @@ import torch
 
 from hpcgnn.ops.cuda.module import KERNELS, Launch, signatures_of
 
+ROOT = Path(__file__).parents[2]
 EMULATION = Path(__file__).parent / "emulation"
 CACHE = Path(tempfile.gettempdir()) / f"hpcgnn-emulation-{os.getuid()}"
 COMPILER = os.environ.get("CXX", "g++")
@@ -151,9 +152,9 @@ def _object_of(driver: Path) -> Path:
 
 
 def compiled(name: str, text: str, flags: list[str], read: list[Path]) -> Path:
-    """The object file of a C++ text, named by all that it depends on."""
+    """The object file of a C++ text, named by all that it depends on; another checkout's with the same is taken."""
     headers = sorted({*EMULATION.glob("*.h"), *KERNELS.glob("*.cuh"), *read})
-    seen = hashlib.sha256(repr((COMPILER, flags, text)).encode())
+    seen = hashlib.sha256(repr((COMPILER, flags, text)).replace(str(ROOT), "").encode())
     for header in headers:
         seen.update(header.read_bytes())
     result = CACHE / f"{seen.hexdigest()[:24]}-{name}"

@@ -123,7 +123,7 @@ def assert_trains_as_one(comm, cut, folder, **settings):
     assert summary["test_score"] == pytest.approx(alone["test_score"], abs=may_turn + 1e-9)
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3, 4])
 @pytest.mark.parametrize("norm", ["none", "layer"])
 @pytest.mark.parametrize("model", ["gcn", "sage"])

@@ -70,7 +70,7 @@ def test_bytes_of_sums_and_of_decisions_are_counted_apart_from_the_payload(share
     assert all(record["sent_bytes_control"] in (0, rows) for record, rows in zip(metrics, each, strict=True))
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
