@@ -272,6 +272,7 @@ def expected_loss(dataset, rows, kind, classes, learned, seed, epoch):
     return total
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
 @pytest.mark.parametrize("kind", ["softmax", "bce", "bpr"])
@@ -321,9 +322,9 @@ def test_edges_that_dropout_leaves_out_are_learned_too(shared_path):
 # Trainings
 
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize("settings", long_but((1, 2, 3, 4), [
     {"model": "gcn"}, {"model": "gat", "link_loss": "bce"}, {"model": "sage", "norm": "batch", "edge_dropout": 0.3},
-    {"model": "sage", "is_directed": True}, {"model": "appnp", "link_loss": "bpr", "nodes_aware": "on"}],
+    {"model": "sage", "is_directed": True}, {"model": "appnp", "link_loss": "bpr", "nodes_aware": "on"}]),
     ids=["gcn", "gat", "edge dropout", "directed", "shared rows"])
 def test_ranks_train_as_one(shared_path, settings):
     settings = dict(settings)
