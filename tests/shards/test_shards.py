@@ -287,7 +287,7 @@ def test_faulty_file_is_named(shards, name, fault, complaint):
 
 
 def test_shards_of_an_older_format_are_refused(tmp_path, dataset, monkeypatch):
-    monkeypatch.setattr(writer, "GRAPH_VERSION", 2)
+    monkeypatch.setattr(schema, "GRAPH_VERSION", 2)
     write(tmp_path, dataset)
     with pytest.raises(ShardError, match=r"graph.h5 has format 2, this version reads 3, 4 and 5; run"):
         read_partition(tmp_path, 0, 2)
