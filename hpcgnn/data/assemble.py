@@ -250,6 +250,26 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     return replace(dataset, cleaning=report)
 
 
+def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...]) -> GraphDataset:
+    """The graph with types of nodes, see GraphDataset, and two more lines about what was read: the types, and a
+    warning if no edge leads to a node with a label.
+    """
+    if not node_types:
+        return dataset
+    if sum(count for _, count in node_types) != dataset.num_nodes:
+        raise DatasetError(f"{dataset.name} has {dataset.num_nodes} nodes, and its types have "
+                           f"{sum(count for _, count in node_types)}; expected the same number")
+    (nodes, *rest), (names, counts) = dataset.cleaning.read.lines, zip(*node_types, strict=True)
+    shown = _counts(names, np.array(counts))
+    lines = [nodes, ("types", f"{len(node_types):,}, numbered one after another: {shown}"), *rest]
+    is_labeled = dataset.train_mask | dataset.val_mask | dataset.test_mask
+    if is_labeled.any() and not dataset.in_degree()[is_labeled].any():
+        lines.append((DUBIOUS, "no edge leads to a node of the splits, so a model sees nothing but their own features; "
+                               "--symmetrize (symmetrize=True) adds the reverse of every edge"))
+    report = replace(dataset.cleaning, read=WhatWasRead(tuple(lines)))
+    return replace(dataset, node_types=node_types, cleaning=report)
+
+
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:
     if not 1 <= num_classes <= MAX_CLASSES:
         raise DatasetError(f"{name} has {num_classes} classes; expected 1 to {MAX_CLASSES}")

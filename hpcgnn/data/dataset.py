@@ -60,6 +60,8 @@ class GraphDataset:
     edge_type : (num_edges,) int32           the relation of each edge, ascending for one source; None without relations
     edge_attr : (num_edges, num_edge_features) float32, finite; None without
     relation_names : tuple of str            by relation; empty without relations
+    node_types : tuple of (str, int)         types of nodes, each with its number of nodes; nodes are numbered type by
+                                             type; empty without types
     node_name : (num_nodes,) int64 or str objects    ids in the source; None if these are 0..num_nodes - 1
     class_names : tuple of str               by class id; empty if the source has numbers
     held_out : (n, 3) int64                  links left out of the edges: source, target, 1 for validation or 2 for
@@ -83,6 +85,7 @@ class GraphDataset:
     edge_type: np.ndarray | None = None
     edge_attr: np.ndarray | None = None
     relation_names: tuple[str, ...] = ()
+    node_types: tuple[tuple[str, int], ...] = ()
 
     @property
     def num_nodes(self) -> int:

@@ -13,7 +13,14 @@ import pyarrow as pa
 
 from hpcgnn.data.arcs import Ends
 from hpcgnn.data.arrays import Sliced
-from hpcgnn.data.assemble import Masks, assemble_dataset, assemble_made_dataset, masks_from_ids, refuse_given_labels
+from hpcgnn.data.assemble import (
+    Masks,
+    assemble_dataset,
+    assemble_made_dataset,
+    masks_from_ids,
+    refuse_given_labels,
+    with_types,
+)
 from hpcgnn.data.cleaning import CleanGraph, TypedEdges, build_csr, build_typed_csr, check_weights
 from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
 from hpcgnn.data.dataset import GraphDataset
@@ -183,12 +190,14 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
     name = None if rows is None else rows.names
     if labels is None and options.make_labels is not None:
-        return assemble_made_dataset(given.name, graph, given.features, options, name, given.origins, held_out)
+        made = assemble_made_dataset(given.name, graph, given.features, options, name, given.origins, held_out)
+        return with_types(made, given.node_types)
     if labels is None:
         labels = _no_labels(given, num_nodes, held_out is not None or options.holds_out)
         given = replace(given, splits=None)
     masks = None if given.splits is None else read_splits(given.splits, num_nodes, given.name, rows, given.split_column)
-    return assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out)
+    dataset = assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out)
+    return with_types(dataset, given.node_types)
 
 
 def _cleaned(given: GivenGraph, source: Ends, target: Ends, num_nodes: int, options: SourceOptions) -> CleanGraph:

@@ -71,6 +71,11 @@ class Graph:
         return self.info.relation_names
 
     @property
+    def node_types(self) -> tuple[tuple[str, int], ...]:
+        """Types of nodes, each with its number of nodes; empty without types."""
+        return self.info.node_types
+
+    @property
     def num_edge_features(self) -> int:
         """Number of attributes of an edge."""
         return self.info.num_edge_features
@@ -101,6 +106,11 @@ class Graph:
     def edge_weight(self) -> torch.Tensor | None:
         """Weights of the edges, (num_edges,) float32; None if they have none."""
         return self._whole.get("edge_weight")
+
+    @property
+    def node_type(self) -> torch.Tensor | None:
+        """Number of the type of each node, (num_nodes,) int64, see `node_types`; None without types."""
+        return self._whole.get("node_type")
 
     @property
     def edge_type(self) -> torch.Tensor | None:
@@ -176,6 +186,8 @@ class Graph:
                  **{f"{split}_mask": of_nodes(f"{split}_mask") for split in ("train", "val", "test")}}
         if self.info.has_edge_weights:
             found["edge_weight"] = np.concatenate([part.edge_weight for part in parts])[order]
+        if self.info.node_types:
+            found["node_type"] = self.info.type_of(np.arange(self.num_nodes))
         if self.info.relation_names:
             found["edge_type"] = np.concatenate([part.edge_type for part in parts])[order].astype(np.int64)
         if self.info.num_edge_features:

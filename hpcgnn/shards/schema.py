@@ -87,7 +87,8 @@ PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary
 EDGE_WEIGHT, CLUSTER, INNER_NAME, CLASS_NAMES = "edge_weight", "cluster", "inner_name", "class_names"
 HELD_OUT = "held_out"
 EDGE_TYPE, EDGE_ATTR, RELATION_NAMES = "edge_type", "edge_attr", "relation_names"
-WHAT_WAS_READ = "what_was_read"     # an attribute of graph.h5 that shards of earlier versions lack
+# Attributes of graph.h5 that shards of earlier versions lack.
+WHAT_WAS_READ, NODE_TYPES = "what_was_read", "node_types"
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
 
@@ -139,6 +140,8 @@ class GraphInfo:
     links_of_parts : tuple of int      held-out links that each part stores, or a dict as of statistics; empty without
     relation_names : tuple of str      by relation; empty if edges are of one kind
     num_edge_features : int            columns of edge_attr; 0 without
+    node_types : tuple of (str, int)   types of nodes, each with its number of nodes; global ids are numbered type
+                                       after type; empty without types
     """
 
     run_id: str
@@ -170,6 +173,7 @@ class GraphInfo:
     links_of_parts: tuple[int, ...] = ()
     relation_names: tuple[str, ...] = ()
     num_edge_features: int = 0
+    node_types: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_multi_label and self.task == "classes":
@@ -190,6 +194,11 @@ class GraphInfo:
         """Whether graph.h5 needs a newer format, which shards before version 0.2 did not have."""
         return bool(self.task == "regression" or self.class_names or self.has_edge_weights or self.node_names != "none"
                     or self.num_clusters or self.links_of_parts or self.has_typed_edges)
+
+    def type_of(self, node_id: np.ndarray) -> np.ndarray:
+        """Number of the type of each node, in the order of `node_types`, (n,) int64, from global ids, (n,) integer."""
+        last = np.cumsum([count for _, count in self.node_types])
+        return np.searchsorted(last, node_id, side="right")
 
     @property
     def has_typed_edges(self) -> bool:

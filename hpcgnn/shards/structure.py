@@ -39,8 +39,8 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 def find_graph_fault(info: GraphInfo) -> str | None:
     """The first fault of graph.h5, as the rest of a sentence that starts with the file; None if it has none."""
-    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_relations, _faults_of_clusters,
-                   _faults_of_links, _faults_of_statistics, _faults_of_reports):
+    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_relations, _faults_of_types,
+                   _faults_of_clusters, _faults_of_links, _faults_of_statistics, _faults_of_reports):
         fault = next(faults(info), None)
         if fault is not None:
             return fault
@@ -87,6 +87,13 @@ def _faults_of_labels(info: GraphInfo) -> Iterator[str]:
         yield f"has is_multi_label {info.is_multi_label} and task {info.task}, which contradict each other"
     if info.class_names and (info.task == "regression" or len(set(info.class_names)) != info.num_classes):
         yield f"has class_names that are not {info.num_classes} different names, one per class"
+
+
+def _faults_of_types(info: GraphInfo) -> Iterator[str]:
+    if any(len(pair) != 2 or [type(value) for value in pair] != [str, int] or pair[1] < 0 for pair in info.node_types):
+        yield "has a type of nodes that is not a name and a number of nodes"
+    elif info.node_types and sum(count for _, count in info.node_types) != info.num_nodes:
+        yield f"has types of nodes that do not sum to {info.num_nodes}"
 
 
 def _faults_of_relations(info: GraphInfo) -> Iterator[str]:

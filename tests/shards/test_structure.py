@@ -294,6 +294,9 @@ GRAPH_FAULTS = {
     "a column less": (lambda file: file["statistics"].pop("sent_to"), "has no statistics/sent_to"),
     "boundary_degree that falls": (put("boundary_degree", lambda a: a[::-1] + np.arange(101)[::-1]), "boundary_degree"),
     "boundary_degree of 3": (put("boundary_degree", lambda a: a[:3]), "boundary_degree of int64 and shape (3,)"),
+    "types of nodes without numbers": (attribute("node_types", '[["paper"]]'), "a type of nodes that is not a name"),
+    "types of nodes that are no list": (attribute("node_types", "3"), "is not as hpcgnn writes graph files"),
+    "types of other nodes": (attribute("node_types", '[["paper", 61]]'), "has types of nodes that do not sum to 60"),
     "owners of int64": (put("owner", lambda a: a.astype("i8")), "owner of int64"),
 }
 
