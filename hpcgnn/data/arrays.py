@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import numpy as np
+import scipy.sparse
 
 from hpcgnn.data.options import reading
 from hpcgnn.errors import DatasetError
@@ -99,6 +100,21 @@ class Archive:
         self._guarded(key, lambda: self._read_through(key))
         array = self.rows(key)
         return array if array.ndim == 1 and array.dtype.kind == "i" else self.integers(key)
+
+    def sparse(self, key: str, shape: tuple[int, int]) -> scipy.sparse.csr_matrix:
+        """A matrix in CSR, float32, from the members key_indptr, key_indices and key_data (ones if it is missing)."""
+        indptr, columns = self.integers(f"{key}_indptr"), self.integers(f"{key}_indices")
+        values = self.read(f"{key}_data") if f"{key}_data" in self else np.ones(len(columns), dtype=np.float32)
+        if values.ndim != 1 or values.dtype.kind not in "fiub":
+            raise DatasetError(f"{self.path}: {key}_data is {values.dtype} of shape {values.shape}; expected a vector "
+                               "of numbers")
+        try:
+            matrix = scipy.sparse.csr_matrix((values.astype(np.float32, copy=False), columns, indptr), shape=shape)
+            matrix.check_format(full_check=True)
+        except ValueError as error:
+            raise DatasetError(f"{self.path} has sparse features that are inconsistent ({error}); "
+                               f"expected CSR of shape {shape}") from None
+        return matrix
 
     def _guarded(self, key: str, access: Callable[[], Result]) -> Result:
         try:

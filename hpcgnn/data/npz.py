@@ -23,6 +23,7 @@ from hpcgnn.data.objects import graph_of_matrix
 from hpcgnn.data.options import NOTHING, SourceOptions, split_path
 from hpcgnn.data.relations import read_relation_names
 from hpcgnn.data.tables import ROWS, Choices
+from hpcgnn.data.typed import graph_of_archive, is_typed_archive
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
@@ -84,7 +85,9 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
             if unknown:
                 raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {unknown}= has no effect; "
                                    "leave it out")
-            given = _given(archive, path, Choices.of(settings), options)
+            choices = Choices.of(settings)
+            given = (graph_of_archive(archive, choices, path.stem, options.feature_kind != "structural")
+                     if is_typed_archive(archive) else _given(archive, path, choices, options))
         return finish_dataset(given, options)
 
 
@@ -178,20 +181,4 @@ def _features(archive: Archive, num_nodes: int, options: SourceOptions) -> Featu
             raise DatasetError(f"{archive.path}: features are {features.dtype} of shape {features.shape}; "
                                "expected a matrix of numbers")
         return features
-    return _sparse_features(archive, num_nodes) if "feat_indptr" in archive else None
-
-
-def _sparse_features(archive: Archive, num_nodes: int) -> scipy.sparse.csr_matrix:
-    indptr, columns = archive.integers("feat_indptr"), archive.integers("feat_indices")
-    values = archive.read("feat_data") if "feat_data" in archive else np.ones(len(columns), dtype=np.float32)
-    shape = (num_nodes, archive.integer("num_features"))
-    if values.ndim != 1 or values.dtype.kind not in "fiub":
-        raise DatasetError(f"{archive.path}: feat_data is {values.dtype} of shape {values.shape}; expected a vector of "
-                           "numbers")
-    try:
-        features = scipy.sparse.csr_matrix((values.astype(np.float32, copy=False), columns, indptr), shape=shape)
-        features.check_format(full_check=True)
-    except ValueError as error:
-        raise DatasetError(f"{archive.path} has sparse features that are inconsistent ({error}); "
-                           f"expected CSR of shape {shape}") from None
-    return features
+    return archive.sparse("feat", (num_nodes, archive.integer("num_features"))) if "feat_indptr" in archive else None

@@ -15,8 +15,9 @@ import scipy.sparse
 from hpcgnn.data.columns import as_ends, as_features, as_numbers, as_sparse
 from hpcgnn.data.given import GivenGraph
 from hpcgnn.data.labels import place_beside
-from hpcgnn.data.pyg import FEATURE_NAMES, are_graphs, graph_of_data, graph_of_dgl, is_graph
+from hpcgnn.data.pyg import are_graphs, graph_of_data, graph_of_dgl, is_graph
 from hpcgnn.data.tables import (
+    FEATURE_NAMES,
     LABEL_NAMES,
     MASK_NAMES,
     RELATION_NAMES,
@@ -36,8 +37,8 @@ from hpcgnn.errors import DatasetError
 
 DEFAULT_NAME = "graph"
 PLAIN_NODES = str | bytes | int | float | np.generic
-FORMS = ("a PyG Data or a dict with its keys, a DGL or NetworkX graph, a SciPy sparse matrix, a table of edges of "
-         "pandas or Arrow, or an array of edges")
+FORMS = ("a PyG Data or HeteroData or a dict with its keys, a DGL or NetworkX graph, a SciPy sparse matrix, a table of "
+         "edges of pandas or Arrow, or an array of edges")
 
 
 def given_graph(data: Any, choices: Choices) -> GivenGraph:

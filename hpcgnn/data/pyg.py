@@ -26,13 +26,21 @@ from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import GivenGraph, finish_dataset
 from hpcgnn.data.options import SourceOptions, choice_of, reading, split_path
 from hpcgnn.data.relations import read_relation_names
-from hpcgnn.data.tables import LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES, Choices, first_of, named_splits
+from hpcgnn.data.tables import (
+    FEATURE_NAMES,
+    LABEL_NAMES,
+    SPLIT_NAMES,
+    WEIGHT_NAMES,
+    Choices,
+    first_of,
+    named_splits,
+)
+from hpcgnn.data.typed import DGL_ATTRIBUTES, graph_of_hetero, graph_of_typed_dgl, is_typed
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
-FEATURE_NAMES = ("x", "feat", "features", "attr")
 # DGL calls the types of edges _TYPE in a graph that was of several types; case is ignored.
-DGL_RELATIONS, DGL_ATTRIBUTES = ("etype", "edge_type", "rel_type", "relation", "_type"), ("edge_attr", "e_feat", "feat")
+DGL_RELATIONS = ("etype", "edge_type", "rel_type", "relation", "_type")
 
 
 def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
@@ -40,8 +48,10 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
 
     edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight, edge_type, edge_attr, relation_names,
     train_mask, val_mask and test_mask are read if present. edge_attr with one column holds weights, unless there are
-    other weights or it is asked for by name.
+    other weights or it is asked for by name. A graph with types of nodes is read by `graph_of_hetero`.
     """
+    if (typed := _typed_in(data)) is not None:
+        return graph_of_hetero(typed, choices, name, _edges)
     named, of_edges = (tuple(choice for choice in chosen if isinstance(choice, str)) for chosen in (
         (choices.features, choices.labels, choices.splits, choices.node_ids),
         (choices.edge_weight, choices.relation, choices.edge_attr)))
@@ -72,6 +82,14 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
                       ignore=ignored, split_column=choices.split_column,
                       origins=_origins(held, replace(choices, relation=relation_of, edge_attr=attr_of), left_out),
                       labels_hint="data.y, labels=KEY or labels=ARRAY (label=KEY in a command)")
+
+
+def _typed_in(data: Any) -> Any:
+    # The graph with types of nodes that an object is, or holds as its only graph; None for others.
+    is_saved = isinstance(data, tuple) and len(data) in (2, 3) and data[1] is None      # a dataset of one graph
+    if is_saved or (are_graphs(data) and len(data) == 1):
+        data = data[0]
+    return data if is_typed(data) else None
 
 
 def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Origins:
@@ -143,8 +161,7 @@ def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str)
 def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
     """Read a DGL graph: edges(), num_nodes(), and columns of ndata and edata by usual names or those in `choices`."""
     if not getattr(graph, "is_homogeneous", True):
-        raise DatasetError(f"{name} has several types of nodes or edges, and hpcgnn trains on one; convert it by "
-                           "dgl.to_homogeneous(graph)")
+        return graph_of_typed_dgl(graph, choices, name)
     source, target = graph.edges()
     of_nodes, of_edges = dict(graph.ndata), dict(graph.edata)
     features = _found(of_nodes, choices.features, FEATURE_NAMES, name)
@@ -185,15 +202,19 @@ def are_graphs(data: Any) -> bool:
 def is_graph(data: Any) -> bool:
     """Whether an object is one graph of PyG, or a dict of its tensors."""
     if isinstance(data, dict):
-        return bool({"edge_index", "adj_t"} & set(data))
+        return bool({"edge_index", "adj_t"} & set(data)) or is_typed(data)
     return hasattr(data, "to_dict") and (hasattr(data, "edge_index") or hasattr(data, "node_types"))
 
 
 def held_of(data: Any, name: str) -> Held:
-    """Attributes of one graph by name, except None. Raises DatasetError for a graph of several types of nodes."""
-    if hasattr(data, "node_types") or "HeteroData" in type(data).__name__:
-        raise DatasetError(f"{name} has nodes of several types (HeteroData), and hpcgnn trains on one; convert it by "
-                           "data.to_homogeneous()")
+    """Attributes of one graph by name, except None. Raises DatasetError for TemporalData and one of several HeteroData.
+    """
+    if is_typed(data):
+        raise DatasetError(f"{name} is several graphs with types of nodes, and hpcgnn trains on one; join them by "
+                           "Batch.from_data_list(graphs)")
+    if all(hasattr(data, key) for key in ("src", "dst", "t")):
+        raise DatasetError(f"{name} is a list of events with times (TemporalData), and hpcgnn trains on one graph; "
+                           "pass Data(edge_index=torch.stack([data.src, data.dst])) of a span of time")
     held = dict(data) if isinstance(data, dict) else data.to_dict()
     return {key: value for key, value in held.items() if value is not None}
 
@@ -392,10 +413,12 @@ def _public_dataset(kind: str, name: str | None, root: Path) -> Any:
 
 
 class _Class:
-    """Placeholder for PyG's Data, the class that its saved datasets refer to; so they load without importing PyG."""
+    """Placeholder for PyG's Data and HeteroData, to which its saved datasets refer; so they load without importing PyG.
+    """
 
 
 def _known_classes(torch: Any) -> AbstractContextManager:
     # Allow files that refer to the class of their graphs; torch before 2.5 refuses such files.
     known = getattr(torch.serialization, "safe_globals", None)
-    return nullcontext() if known is None else known([(_Class, "torch_geometric.data.data.Data")])
+    return nullcontext() if known is None else known([
+        (_Class, f"torch_geometric.data.{name}") for name in ("data.Data", "hetero_data.HeteroData")])

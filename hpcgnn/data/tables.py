@@ -102,6 +102,7 @@ TARGET_NAMES = ("target", "dst", "to", "v", "target_id", "node2", "tail", "desti
 WEIGHT_NAMES = ("weight", "edge_weight", "w")
 RELATION_NAMES = ("relation", "edge_type", "predicate")
 ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
+FEATURE_NAMES = ("x", "feat", "features", "attr")      # of objects that hold a matrix
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
 AN_INDEX = "which has no name and counts the rows"
@@ -153,8 +154,8 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     """Return the graph of a table of edges and, if choices.nodes is one, a table of nodes."""
     index = index_columns(edges)
     named = {column: values for column, values in edges.items() if column not in index}
-    source, source_column = _end(named if choices.source is None else edges, choices.source, SOURCE_NAMES, 0)
-    target, target_column = _end(named if choices.target is None else edges, choices.target, TARGET_NAMES, 1)
+    source, source_column = end_of(named if choices.source is None else edges, choices.source, SOURCE_NAMES, 0)
+    target, target_column = end_of(named if choices.target is None else edges, choices.target, TARGET_NAMES, 1)
     weight, weight_column = pick(edges, choices.edge_weight, WEIGHT_NAMES, "edges")
     relation, relation_column = pick(edges, choices.relation, RELATION_NAMES, "edges")
     edge_attr, attr_columns = edge_columns(edges, choices.edge_attr, name)
@@ -281,7 +282,9 @@ def edge_columns(edges: Table, choice: Any, name: str) -> tuple[Any, list[str]]:
                             for values, column in picked]), [column for _, column in picked]
 
 
-def _end(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple[Any, str]:
+def end_of(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple[Any, str]:
+    """Return the column of sources (place 0) or targets (1) that a choice names or that has a usual name, and its name.
+    """
     values, column = pick(edges, choice, usual, "edges")
     if values is None and len(edges) == 2:
         values, column = pick(edges, place, usual, "edges")

@@ -391,6 +391,7 @@ def refused(plain, known):
     lost = {**edges, "dst": ["zed", *edges["dst"][1:]]}
     hetero = HeteroData()
     hetero["paper"].x = torch.ones(2, 3)
+    hetero["paper", "cites", "paper"].edge_index = torch.tensor([[0], [1]])
     return {
         "an unknown id": ((lost, {"nodes": nodes}), "has an edge to node 'zed', which does not exist"),
         "an id twice": ((edges, {"nodes": {**nodes, "id": [known.ids[1], *known.ids[1:]]}}), "twice"),
@@ -400,7 +401,7 @@ def refused(plain, known):
         "a negative weight": (({**edges, "weight": [-1.0, *edges["weight"][1:]]}, {"nodes": nodes}),
                               f"weight -1.0 from node {edges['src'][0]}"),
         "another split word": ((edges, {"nodes": {**nodes, "split": ["holdout"] * 14}}), "split called 'holdout'"),
-        "several types": ((hetero, {}), "nodes of several types"),
+        "several types": (([hetero, hetero], {}), "several graphs with types of nodes"),
         "no graph": ((3.5, {}), "a graph can't be made of a builtins.float"),
         "rows of a table": ((edges, {"nodes": nodes, "rows": "destinations"}), "rows= has no effect on a table"),
         "nodes beside a Data": ((data_of(plain), {"nodes": nodes}), "nodes= has no effect on a PyG Data"),

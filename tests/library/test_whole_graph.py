@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import coalesce
 from training_setup import easy_graph, write_once
 
@@ -52,6 +52,26 @@ def test_a_graph_of_pyg_comes_back(data, tmp_path, num_parts):
     assert graph.node_index.tolist() == list(range(NUM_NODES))
     hpcgnn.preprocess(graph.to_pyg(), parts=2, partitioner="contiguous", out=tmp_path / "again")
     assert_same(hpcgnn.open(tmp_path / "again").to_pyg(), data)
+
+
+def test_a_graph_with_types_is_that_of_to_homogeneous(tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    data = HeteroData()
+    for name, count in (("paper", 20), ("author", 12), ("venue", 3)):
+        data[name].x = torch.rand(count, 4, generator=draw)
+    for kind in (("author", "writes", "paper"), ("paper", "in", "venue"), ("venue", "of", "author")):
+        counts = [data[kind[0]].num_nodes, data[kind[2]].num_nodes]
+        data[kind].edge_index = coalesce(torch.stack([torch.randint(count, (30,), generator=draw) for count in counts]))
+    data["paper"].y = torch.arange(20) % 3
+    hpcgnn.preprocess(data, parts=3, out=tmp_path / "g")
+    graph, expected = hpcgnn.open(tmp_path / "g"), data.to_homogeneous()
+    found = graph.to_pyg()
+    edges, kinds = coalesce(expected.edge_index, expected.edge_type)
+    assert torch.equal(found.edge_index, edges) and torch.equal(found.edge_type, kinds)
+    assert torch.equal(found.node_type, expected.node_type) and torch.equal(graph.node_type, expected.node_type)
+    assert graph.node_types == (("paper", 20), ("author", 12), ("venue", 3))
+    assert found.node_ids[19:21] == ["paper:19", "author:0"]
+    assert found.y.tolist() == [*data["paper"].y.tolist(), *[-1] * 15]
 
 
 @pytest.mark.parametrize("ids", [[f"n{node}" for node in range(NUM_NODES)], list(range(100, 100 + NUM_NODES))],
