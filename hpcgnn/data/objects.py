@@ -46,8 +46,8 @@ def given_graph(data: Any, choices: Choices) -> GivenGraph:
 
     Parameters
     ----------
-    data : PyG Data or dict of its tensors, a list or dataset of these, DGL graph, SciPy or torch sparse matrix,
-        NetworkX graph, table of edges, (2, E) or (E, 2) array, or a pair of arrays
+    data : PyG Data or HeteroData or dict of its tensors, a list or dataset of these, DGL graph, SciPy or torch sparse
+        matrix, NetworkX graph, table of edges, dict of tables by type, (2, E) or (E, 2) array, or a pair of arrays
     """
     name = choices.name or _name_of(data)
     for takes, refused, kind, take in KINDS:

@@ -92,7 +92,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
 
     Parameters
     ----------
-    data : PyG Data, DGL or NetworkX graph, SciPy sparse matrix, table of edges, (2, E) or (E, 2) array, or str
+    data : PyG Data or HeteroData, DGL or NetworkX graph, SciPy sparse matrix, table of edges, (2, E) or (E, 2) array,
+        a dict of tables by types of nodes and kinds of edges (docs/typed.md), or str
         Edges of an undirected NetworkX graph hold both ways. A text is a source of the command, such as
         "npz:FILE"
     parts : int                  one for each rank of the training
