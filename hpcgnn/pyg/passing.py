@@ -85,7 +85,8 @@ class ForwardPassing:
         self._normalized: dict[nn.Module, tuple[float | None, bool]] = {}
         self._input, self._summing = x, {conv for conv, way in ways.items() if only_sums(conv, way)}
         # They learn the weights of edges, so they are normalized anew in each pass.
-        self._learning = {conv for conv, way in ways.items() if way.name == "PDNConv" and conv.normalize}
+        self._learning = {conv for conv, way in ways.items()
+                          if (way.kind, way.name) == ("plain", "PDNConv") and conv.normalize}
 
     def keep_constant(self, rows: torch.Tensor, all_rows: torch.Tensor) -> None:
         """Note inner rows with known halo rows, which need no message."""
@@ -220,7 +221,8 @@ class ForwardPassing:
 
     def _begin_pair(self, values: dict, way: Way) -> None:
         x = values["x"]
-        if x is None or (isinstance(x, torch.Tensor) and not x.is_floating_point()):
+        if x is None or (way.name in ("RGCNConv", "FastRGCNConv") and isinstance(x, torch.Tensor)
+                         and not x.is_floating_point()):
             values["x"] = self._all_numbers(x, way)
             return
         source, target = x if isinstance(x, (tuple, list)) else (x, None)

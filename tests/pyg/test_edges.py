@@ -108,6 +108,20 @@ def test_answers_and_gradients_equal_those_of_one_process(typed_graph, assert_eq
     assert whole.graph.current_pass.num_halo_calls <= 2      # one exchange for each convolution
 
 
+@pytest.mark.filterwarnings("ignore:We do not recommend using the non-optimized CPU version:UserWarning")
+@pytest.mark.parallel([1, 2])
+def test_spline_convolutions_get_the_attributes_of_their_edges(typed_graph, assert_equals_pyg, monkeypatch):
+    from torch_geometric.nn.conv import spline_conv
+
+    # PyTorch Geometric needs a library for splines, so two functions of the same form take its place.
+    monkeypatch.setattr(spline_conv, "spline_basis", lambda attr, *_: (attr[:, :1], (attr[:, 1] > 0.5).long()))
+    monkeypatch.setattr(spline_conv, "spline_weighting",
+                        lambda x, weight, basis, number: basis * torch.einsum("ni,nio->no", x, weight[number]))
+    whole = typed_graph()
+    assert_equals_pyg(whole, hpcgnn.distribute(TwoLayers(
+        lambda i, o: pyg.SplineConv(i, o, COLUMNS, kernel_size=2), ("edge_attr",))), edge_attr=whole.edge_attr)
+
+
 class ByRelation(torch.nn.Module):
     """A convolution for each relation, on the edges of that relation, which is how many programs write R-GCN."""
 

@@ -255,5 +255,5 @@ def test_a_model_that_reads_edges_is_tried_on_edges_with_relations_and_attribute
         assert tried is not None and not tried.remark
     with pytest.raises(ConfigError, match=r"OfEdges's output for a node depends on other rows of its rank, .* by mean"):
         try_model(hpcgnn.distribute(OfEdges(lambda self, attr: attr - attr.mean(0))), typed_graph, np.arange(40), 1)
-    with pytest.raises(ConfigError, match=r"GATv2Conv at model\.last is made for 4 columns of edge_attr, and is giv"):
+    with pytest.raises(ConfigError, match=r"GATv2Conv at model\.last is made for 4 columns of edge_attr, and is g"):
         try_model(hpcgnn.distribute(OfEdges(lambda self, attr: attr[:, 1:])), typed_graph, np.arange(40), 1)
