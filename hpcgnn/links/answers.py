@@ -15,12 +15,13 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
+from hpcgnn.config import LINK_DECODER
 from hpcgnn.data.edges import read_links
 from hpcgnn.data.hold_out import relations_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.errors import CheckpointError, ConfigError
-from hpcgnn.links.decoders import PLACE, in_float64
+from hpcgnn.links.decoders import in_float64
 from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import SOURCES, TARGETS, Question, questions_of
 from hpcgnn.links.ranking import BLOCK_PRODUCTS, blocks_of, hide_known, products_of_answers, queries_of
@@ -149,7 +150,7 @@ def write_pairs(run: FloatRun, answers: Answers, pairs: Path, path: Path) -> Non
 
 
 def _decoder(run: FloatRun) -> nn.Module | None:
-    return in_float64(getattr(plain(run.model), PLACE, None))
+    return in_float64(getattr(plain(run.model), LINK_DECODER, None))
 
 
 def _linked_labels(comm: MPI.Comm, run: FloatRun, labels: np.ndarray, asked: str) -> np.ndarray:

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from hpcgnn.config import LINK_DECODER
 from hpcgnn.errors import ConfigError
 
 DOT, DISTMULT, COMPLEX = "dot", "distmult", "complex"
-PLACE = "link_decoder"      # the submodule of a model that is its decoder
 
 
 class DistMult(nn.Module):
@@ -103,15 +103,15 @@ def own_decoder(model: nn.Module, setting: str) -> nn.Module | None:
 
     Raises ConfigError: it has no `query`, or the settings name another decoder.
     """
-    found: Any = getattr(model, PLACE, None)
+    found: Any = getattr(model, LINK_DECODER, None)
     if found is None or type(found) in DECODERS.values():
         return None
     if not isinstance(found, nn.Module) or not callable(getattr(found, "query", None)):
-        raise ConfigError(f"{type(model).__name__}.{PLACE} is a {type(found).__name__} without query(rows, relation), "
-                          "which makes a question's row; add it, or give the attribute another name")
+        raise ConfigError(f"{type(model).__name__}.{LINK_DECODER} is a {type(found).__name__} without query(rows, "
+                          "relation), which makes a question's row; add it, or give the attribute another name")
     if setting != "auto":
         raise ConfigError(f"decoder {setting} has no effect on {type(model).__name__}, which brings its own as "
-                          f"{PLACE}; leave one out")
+                          f"{LINK_DECODER}; leave one out")
     return found
 
 

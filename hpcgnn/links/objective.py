@@ -20,9 +20,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from hpcgnn.config import LINK_DECODER
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import Adjacency
-from hpcgnn.links.decoders import PLACE
 from hpcgnn.links.learned import NO_LINKS, Asked, LearnedLinks
 from hpcgnn.links.questions import Question
 from hpcgnn.links.ranking import link_scores
@@ -60,7 +60,7 @@ class LinkObjective(Objective):
     decoder: nn.Module | None = None      # makes queries; None takes the anchors' rows
 
     def of_model(self, model: nn.Module) -> LinkObjective:
-        return replace(self, decoder=getattr(plain(model), PLACE, None))
+        return replace(self, decoder=getattr(plain(model), LINK_DECODER, None))
 
     def loss_sum(self, logits: torch.Tensor, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
         """Collective: sum of the loss over edges into this rank's nodes; nan for held-out links, which have none."""

@@ -9,10 +9,10 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import LINK_SCORES, TrainConfig
+from hpcgnn.config import LINK_DECODER, LINK_SCORES, TrainConfig
 from hpcgnn.errors import TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.links.decoders import DECODERS, DISTMULT, DOT, PLACE, own_decoder
+from hpcgnn.links.decoders import DECODERS, DISTMULT, DOT, own_decoder
 from hpcgnn.links.learned import LearnedLinks
 from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import SOURCES, TARGETS, questions_of
@@ -81,15 +81,15 @@ class LinkTask:
             together(comm, lambda: self._check_own(own))
             return
         if name == DOT:
-            if hasattr(owner, PLACE):
-                delattr(owner, PLACE)
+            if hasattr(owner, LINK_DECODER):
+                delattr(owner, LINK_DECODER)
             return
         dim = self._config.hidden if is_of_hpcgnn(model) else num_outputs(model, graph)
         decoder = together(comm, lambda: DECODERS[name](self._info.relation_names or ("",), dim).to(graph.x.device))
-        held = getattr(owner, PLACE, None)
+        held = getattr(owner, LINK_DECODER, None)
         # A model that a program trains again keeps its decoder, as it keeps its other weights.
         if type(held) is not type(decoder) or held.weight.shape != decoder.weight.shape:
-            owner.add_module(PLACE, decoder)
+            owner.add_module(LINK_DECODER, decoder)
 
     def score(self) -> Score:
         """The score of held-out links; TrainingError for a score of nodes."""
@@ -105,8 +105,8 @@ class LinkTask:
     def _check_own(self, own: nn.Module) -> None:
         needs_sources = not self._relations.has_reverses and self._config.ask != TARGETS
         if needs_sources and not hasattr(own, "source_query"):
-            raise TrainingError(f"{PLACE} is a {type(own).__name__} without source_query(rows, relation), which asks "
-                                f"for sources; add it, use ask=targets, or give {self._info.name} reverses by "
+            raise TrainingError(f"{LINK_DECODER} is a {type(own).__name__} without source_query(rows, relation), which "
+                                f"asks for sources; add it, use ask=targets, or give {self._info.name} reverses by "
                                 "--symmetrize")
 
     @property

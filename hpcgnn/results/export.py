@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import hpcgnn
-from hpcgnn.config import TrainConfig
+from hpcgnn.config import LINK_DECODER, TrainConfig
 from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
 from hpcgnn.nn.names import RELATIONAL
@@ -45,6 +45,9 @@ def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
     if config.quantize != "none":
         raise CheckpointError(f"{folder} was trained with --quantize {config.quantize}; write its integers with hpcgnn "
                               "quantize")
+    if config.model in MODELS and any(name.startswith(f"{LINK_DECODER}.") for name in checkpoint.best_model):
+        raise CheckpointError(f"{folder} holds a model with a decoder of links, and an exported model has none; write "
+                              "the rows of nodes or the scores of links with hpcgnn predict")
     record, weights = _of_model(config, checkpoint.best_model), checkpoint.best_model
     if as_pyg:
         if record.kind == OWN_MODEL:

@@ -143,7 +143,7 @@ def test_links_of_a_relation_are_those_of_all_scores(hpcgnn, trained_with_relati
 
 
 @pytest.mark.parallel(2)
-def test_what_predict_can_t_do_with_relations_is_one_sentence(hpcgnn, trained_with_relations, shared_path):
+def test_what_can_t_be_done_with_relations_is_one_sentence(hpcgnn, trained_with_relations, shared_path):
     shards, run = trained_with_relations
     out = shared_path / "top.csv"
     status, _, complaint = hpcgnn("predict", run, shards, "--top", 3, "--out", out)
@@ -152,6 +152,8 @@ def test_what_predict_can_t_do_with_relations_is_one_sentence(hpcgnn, trained_wi
     assert status == 1 and "has no relation 'hates'; its relations are likes, knows, owns, .." in complaint
     status, _, complaint = hpcgnn("predict", run, shards, "--relation", "likes", "--out", out)
     assert status == 2 and "--relation has no effect without --top" in complaint
+    status, _, complaint = hpcgnn("export", run)
+    assert status == 1 and "holds a model with a decoder of links, and an exported model has none" in complaint
     on_rank_zero(COMM, lambda: (shared_path / "two.csv").write_text("3,100\n"))
     status, _, complaint = hpcgnn("predict", run, shards, "--pairs", shared_path / "two.csv", "--out", out)
     assert status == 1 and "has 2 columns, and" in complaint and "has relations; expected three" in complaint
