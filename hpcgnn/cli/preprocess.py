@@ -97,7 +97,8 @@ class PartitionerChoice(click.Choice):
               help="Take these shares of the links out of the graph, drawn at random, to score a model that predicts "
                    "links. Where every edge holds both ways, both go.")
 @click.option("--val-links", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
-              help="Links to hold out for validation: two columns of ids, as in edges:FILE.")
+              help="Links to hold out for validation: two columns of ids, as in edges:FILE; if edges have relations "
+                   "three, source, relation, target.")
 @click.option("--test-links", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
               help="Links to hold out for test.")
 @click.option("--task", type=click.Choice(TASKS), default="auto", show_default=True,

@@ -139,7 +139,7 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
     hold_out : (float, float)    shares of the links to take out of the graph for validation and for test, drawn at
         random, for a model that predicts links; where every edge holds both ways, both go
     val_links, test_links : (2, n) or (n, 2) array of ids, or a file with two columns
-        held-out links that are given
+        held-out links that are given; if edges have relations, (n, 3) or three columns: source, relation, target
     make_labels : int            classes made from in-degrees, for a graph without labels
     root : path                  folder of the datasets of OGB and PyTorch Geometric
     overwrite : bool             replace the shards that the folder holds
