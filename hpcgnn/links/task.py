@@ -88,7 +88,8 @@ class LinkTask:
         decoder = together(comm, lambda: DECODERS[name](self._info.relation_names or ("",), dim).to(graph.x.device))
         held = getattr(owner, LINK_DECODER, None)
         # A model that a program trains again keeps its decoder, as it keeps its other weights.
-        if type(held) is not type(decoder) or held.weight.shape != decoder.weight.shape:
+        if type(held) is not type(decoder) or held.weight.shape != decoder.weight.shape \
+                or not torch.equal(held.relations.cpu(), decoder.relations.cpu()):
             owner.add_module(LINK_DECODER, decoder)
 
     def score(self) -> Score:
