@@ -237,7 +237,8 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
                                                         "label, and were left out of the splits"))
     options.progress("preparing features", None)
     if features is not None and options.feature_kind != "structural":
-        notes, dubious = look_at_features(features, origins.feature_names)
+        is_scaled = options.is_public or options.normalize_features in ("row", "standard")
+        notes, dubious = look_at_features(features, origins.feature_names, is_scaled)
         report = replace(report, remarks=report.remarks + notes)
         origins = replace(origins, dubious=origins.dubious + dubious)
     features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)

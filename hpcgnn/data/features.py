@@ -75,6 +75,7 @@ STRUCTURAL_DIM, STRUCTURAL_HOPS = 128, 3
 BLOCK_VALUES = 1 << 24
 SEEN_VALUES = 1 << 28     # feature values that are examined: 1 GiB of float32
 FIRST_ROWS, SHOWN_COLUMNS = 1000, 8
+LARGE = 1000.0            # incomes, dates and counts reach it; standardized columns, words and shares do not
 SILENT = ProgressTask()
 
 Features: TypeAlias = np.ndarray | scipy.sparse.csr_matrix | RowFile | FeatureRows
@@ -120,32 +121,47 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
     return features, tuple(remarks)
 
 
-def look_at_features(features: Features, names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Notes about constant columns and rows of zeros, and warnings about columns that look like a row number.
+def look_at_features(features: Features, names: tuple[str, ...] = (), is_scaled: bool = False
+                     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Notes about constant columns and rows of zeros, and warnings about columns that look like a row number or hold
+    large values.
 
-    Only the first SEEN_VALUES values are examined. `names` are the columns' names, or empty.
+    Only the first SEEN_VALUES values are examined. `names` are the columns' names, or empty. Features that will be
+    normalized (`is_scaled`) may hold large values.
     """
     num_rows, num_columns = features.shape
     if scipy.sparse.issparse(features):
         filled = np.bincount(features.indices, minlength=num_columns) > 0
         constant, counting, zeros = np.flatnonzero(~filled), [], int(np.count_nonzero(np.diff(features.indptr) == 0))
-        seen = num_rows
+        seen, largest = num_rows, np.zeros(num_columns)
     else:
-        constant, counting, zeros, seen = _columns_and_rows(features)
+        constant, counting, zeros, seen, largest = _columns_and_rows(features)
+    is_large = np.isfinite(largest) & (largest >= LARGE) & (not is_scaled)
+    large = np.setdiff1d(np.flatnonzero(is_large), np.union1d(constant, counting))
     of_seen = "" if seen == num_rows else f" among the first {seen:,}"
     notes = [f"{zeros:,} nodes have features of zeros only{of_seen}"] if zeros else []
     called = [names[column] if len(names) == num_columns else f"column {column}" for column in range(num_columns)
-              ] if len(constant) or len(counting) else []
+              ] if len(constant) or len(counting) or len(large) else []
     if len(constant) and num_rows > 1:
-        shown = ", ".join(called[column] for column in constant[:SHOWN_COLUMNS])
         notes.append(f"{len(constant):,} of {num_columns:,} feature columns have one value for all nodes{of_seen}: "
-                     f"{shown}{', ...' if len(constant) > SHOWN_COLUMNS else ''}")
+                     f"{_shown_columns(constant, called)}")
     way = "ignore={} leaves it out" if len(names) == num_columns else "leave it out if it is an index"
-    return tuple(notes), tuple(f"feature {called[column]} counts the rows, which says nothing about a node; "
-                               f"{way.format(called[column])}" for column in counting[:SHOWN_COLUMNS])
+    dubious = [f"feature {called[column]} counts the rows, which says nothing about a node; "
+               f"{way.format(called[column])}" for column in counting[:SHOWN_COLUMNS]]
+    if len(large):
+        dubious.append(f"{len(large):,} of {num_columns:,} feature columns hold values up to {largest[large].max():,.0f}, "
+                       f"and models learn badly from such values: {_shown_columns(large, called)}; --normalize-features "
+                       "standard (normalize_features=\"standard\" in Python) gives columns mean 0 and variance 1")
+    return tuple(notes), tuple(dubious)
 
 
-def _columns_and_rows(features: np.ndarray | RowFile | FeatureRows) -> tuple[np.ndarray, np.ndarray, int, int]:
+def _shown_columns(columns: np.ndarray, called: list[str]) -> str:
+    shown = ", ".join(called[column] for column in columns[:SHOWN_COLUMNS])
+    return f"{shown}{', ...' if len(columns) > SHOWN_COLUMNS else ''}"
+
+
+def _columns_and_rows(features: np.ndarray | RowFile | FeatureRows
+                      ) -> tuple[np.ndarray, np.ndarray, int, int, np.ndarray]:
     num_rows, num_columns = features.shape
     num_seen = min(num_rows, max(3, SEEN_VALUES // max(1, num_columns)))
     first = next(_row_blocks(num_seen, num_columns), slice(0, 0))
@@ -154,9 +170,11 @@ def _columns_and_rows(features: np.ndarray | RowFile | FeatureRows) -> tuple[np.
     with np.errstate(invalid="ignore"):
         is_even = (head == head[:1] + step * np.arange(len(head))[:, None]).all(axis=0)
     constant, counting = np.flatnonzero(is_even & (step == 0)), np.flatnonzero(is_even & (step != 0) & (num_rows > 2))
-    zeros = 0
+    zeros, largest = 0, np.zeros(num_columns)      # of absolute values
     for rows in _row_blocks(num_seen, num_columns):
         block = np.asarray(features[rows])
+        for end in (np.fmax.reduce(block), np.fmin.reduce(block)):      # NaN is passed over
+            largest = np.fmax(largest, np.abs(end.astype(np.float64)))
         zeros += int(np.count_nonzero(~block.any(axis=1)))
         if len(constant):
             constant = constant[(block[:, constant] == head[0, constant]).all(axis=0)]
@@ -164,7 +182,7 @@ def _columns_and_rows(features: np.ndarray | RowFile | FeatureRows) -> tuple[np.
             number = np.arange(rows.start, rows.start + len(block))[:, None]
             expected = head[0, counting] + step[counting] * number
             counting = counting[(block[:, counting] == expected.astype(block.dtype)).all(axis=0)]
-    return constant, counting, zeros, num_seen
+    return constant, counting, zeros, num_seen, largest
 
 
 def structural_features(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -314,12 +314,21 @@ def _splits(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
     return values, [] if column is None else [column]
 
 
-def _feature(values: Any, column: str, name: str) -> np.ndarray:
-    try:
-        return as_numbers(values, f"{name}: the values of column {column!r}")
-    except DatasetError as reason:
-        raise DatasetError(f"{reason}; or name the columns of features (features=...), which leaves out the others"
-                           ) from None
+def _numbers(nodes: Table, columns: Sequence[str], name: str) -> list[np.ndarray]:
+    """The columns' numbers. An error names all columns that hold none, so that a user changes them in one go."""
+    found, refused = [], {}
+    for column in columns:
+        values, called = pick(nodes, column, (), "nodes")
+        try:
+            found.append(as_numbers(values, f"{name}: the values of column {called!r}"))
+        except DatasetError as reason:
+            refused[called] = str(reason)
+    if refused:
+        first, *others = refused
+        also = f"; columns {', '.join(map(repr, others))} hold no numbers either" if others else ""
+        raise DatasetError(f"{refused[first]}{also}; name the columns of features (features=...) to leave out the others, "
+                           "or make columns of 0 and 1 from words, as pandas.get_dummies does")
+    return found
 
 
 def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, list[str]]:
@@ -329,5 +338,5 @@ def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, lis
         return as_features(choice), []
     columns = [column for column in nodes if column not in used] if choice is None else (
         [choice] if isinstance(choice, str) else list(choice))
-    blocks = [_feature(pick(nodes, column, (), "nodes")[0], column, name) for column in columns]
+    blocks = _numbers(nodes, columns, name)
     return (np.column_stack(blocks).astype(np.float32) if blocks else None), columns

@@ -206,7 +206,26 @@ def test_columns_that_tell_nothing_of_a_node_are_said(kind):
     assert dubious == ("feature b counts the rows, which says nothing about a node; ignore=b leaves it out",)
     matrix[-1, 1] = 3
     matrix[3] = 0
-    assert look_at_features(matrix) == (("1 nodes have features of zeros only",), ())
+    assert look_at_features(matrix, is_scaled=True) == (("1 nodes have features of zeros only",), ())
+
+
+def test_columns_of_large_values_are_said_unless_they_will_be_normalized():
+    """Such columns drown the others: a model of incomes and of shares learns the commonest class only."""
+    matrix = np.random.default_rng(0).random((50, 4)).astype(np.float32)
+    matrix[7, 1], matrix[8, 2], matrix[9, 3] = -60_000, 999, np.nan
+    notes, (dubious,) = look_at_features(matrix, ("age", "debt", "height", "share"))
+    assert notes == () and dubious.startswith("1 of 4 feature columns hold values up to 60,000")
+    assert ": debt; --normalize-features standard" in dubious
+    assert look_at_features(matrix, is_scaled=True) == ((), ())
+    assert "column 3" in look_at_features(np.where(np.isnan(matrix), 1e5, matrix))[1][0]
+
+
+@pytest.mark.parametrize(("normalization", "is_said"), [("none", True), ("auto", True), ("standard", False)])
+def test_a_users_large_values_are_dubious_unless_they_are_normalized(tmp_path, normalization, is_said):
+    np.savez(tmp_path / "g.npz", indptr=np.arange(5), indices=np.array([1, 2, 3, 0]), labels=np.array([0, 1, 0, 1]),
+             features=np.array([[2015.0, 1], [2019, 0], [1990, 1], [2000, 0]]))
+    read = load_source(f"npz:{tmp_path}/g.npz", SourceOptions(normalize_features=normalization)).cleaning.read
+    assert any("values up to 2,019" in text for text in read.dubious) == is_said
 
 
 def test_features_larger_than_a_look_are_looked_at_in_part(monkeypatch):

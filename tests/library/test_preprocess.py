@@ -398,6 +398,8 @@ def refused(plain, known):
         "a column that is not there": ((edges, {"nodes": nodes, "labels": "topic"}), "no column 'topic'; they have id"),
         "texts as features": ((edges, {"nodes": {**nodes, "town": ["Rome"] * 14}}),
                               "values of column 'town' hold texts such as 'Rome'"),
+        "several columns of texts": ((edges, {"nodes": {**nodes, "town": ["Rome"] * 14, "job": ["cook"] * 14}}),
+                                     "'town' hold texts.*; columns 'job' hold no numbers either; .*get_dummies"),
         "a negative weight": (({**edges, "weight": [-1.0, *edges["weight"][1:]]}, {"nodes": nodes}),
                               f"weight -1.0 from node {edges['src'][0]}"),
         "another split word": ((edges, {"nodes": {**nodes, "split": ["holdout"] * 14}}), "split called 'holdout'"),
