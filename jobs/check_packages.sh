@@ -8,8 +8,8 @@
 #   HPCGNN_TORCH    what pip installs as torch    default: torch==2.13.0, with CUDA unless pip knows a CPU wheel
 #   jobs/check_packages.sh sdist|wheel|both [VERSION...]       default: both
 # With versions of Python, such as `wheel 3.10 3.12 3.13`, it does so for each, one after the other, and ends with
-# status 1 if one fails. The interpreter is pythonVERSION, or the one that `uv python find VERSION` names; the path of an
-# interpreter may stand for its version.
+# status 1 if one fails. The interpreter is pythonVERSION, or the one that `uv python find VERSION` names; a path of an
+# interpreter may stand for a version.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)

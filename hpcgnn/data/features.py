@@ -149,9 +149,10 @@ def look_at_features(features: Features, names: tuple[str, ...] = (), is_scaled:
     dubious = [f"feature {called[column]} counts the rows, which says nothing about a node; "
                f"{way.format(called[column])}" for column in counting[:SHOWN_COLUMNS]]
     if len(large):
-        dubious.append(f"{len(large):,} of {num_columns:,} feature columns hold values up to {largest[large].max():,.0f}, "
-                       f"and models learn badly from such values: {_shown_columns(large, called)}; --normalize-features "
-                       "standard (normalize_features=\"standard\" in Python) gives columns mean 0 and variance 1")
+        dubious.append(f"{len(large):,} of {num_columns:,} feature columns hold values up to "
+                       f"{largest[large].max():,.0f}, and models learn badly from such values: "
+                       f"{_shown_columns(large, called)}; --normalize-features standard "
+                       "(normalize_features=\"standard\" in Python) gives columns mean 0 and variance 1")
     return tuple(notes), tuple(dubious)
 
 

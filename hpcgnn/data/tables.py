@@ -326,8 +326,8 @@ def _numbers(nodes: Table, columns: Sequence[str], name: str) -> list[np.ndarray
     if refused:
         first, *others = refused
         also = f"; columns {', '.join(map(repr, others))} hold no numbers either" if others else ""
-        raise DatasetError(f"{refused[first]}{also}; name the columns of features (features=...) to leave out the others, "
-                           "or make columns of 0 and 1 from words, as pandas.get_dummies does")
+        raise DatasetError(f"{refused[first]}{also}; name the columns of features (features=...) to leave out the "
+                           "others, or make columns of 0 and 1 from words, as pandas.get_dummies does")
     return found
 
 

@@ -144,8 +144,8 @@ def lines_of(standing: Standing, checkpoint: Path, now: float | None = None) -> 
 def line_of(standing: Standing) -> str:
     """One line, for a log."""
     val = "".join(f"  val {_number(value)}" for value in standing.values("val_score")[-1:])
-    return (f"{standing.place}  loss {_number(standing.last.get('loss'))}{val}  {size_text(standing.sent_bytes[0])}  "
-            f"{time_text(standing.epoch_seconds)}")
+    return (f"{standing.place}  loss {_number(standing.last.get('loss'))}{val}  "
+            f"sent {size_text(standing.sent_bytes[0])} in {time_text(standing.epoch_seconds)}")
 
 
 def sparkline(values: Sequence[float]) -> str:

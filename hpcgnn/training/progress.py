@@ -74,7 +74,7 @@ class EpochDisplay:
             self._val_score = evaluation.val_score
         sent = size_text(trace.sent_bytes_payload + trace.sent_bytes_parameters + trace.sent_bytes_sums)
         val = "" if math.isnan(self._val_score) else f"val {self._score.show(self._val_score)}  "
-        state = f"loss {trace.loss:.4f}  {val}{sent}  {time_text(trace.epoch_seconds)}"
+        state = f"loss {trace.loss:.4f}  {val}sent {sent} in {time_text(trace.epoch_seconds)}"
         self._bar.update(self._task, description=f"seed {seed}", completed=progress.epoch, state=state)
         line = f"seed {seed}  epoch {progress.epoch}/{self._num_epochs}  {state}"
         if self._cell is not None:

@@ -84,7 +84,7 @@ def test_a_run_that_ends_is_followed_to_its_end_and_nothing_is_written(hpcgnn, f
     thread.join()
     assert (status, complaints) == (0, "")
     assert printed.splitlines()[0].startswith("epoch 1 of 3  loss 1.5000")
-    assert printed.splitlines()[-2:] == ["epoch 2 of 3  loss 1.5000  0 B  100 ms",
+    assert printed.splitlines()[-2:] == ["epoch 2 of 3  loss 1.5000  sent 0 B in 100 ms",
                                          f"{folder} is complete; hpcgnn report draws it"]
     before = snapshot(folder)
     status, printed, _ = hpcgnn("watch", folder)

@@ -57,7 +57,7 @@ def run(graph, shared_path):
 def test_a_training_is_one_line_that_is_rewritten(cell, graph, shared_path, capfd):
     hpcgnn.fit("gcn", graph, out=shared_path / "run", **SETTINGS)
     (line,) = cell.shown      # one place in the cell
-    assert re.fullmatch(r"seed 0  epoch 12/12  loss \d\.\d{4}  val \S+  0 B  .+", line[-1]["text/plain"])
+    assert re.fullmatch(r"seed 0  epoch 12/12  loss \d\.\d{4}  val \S+  sent 0 B in .+", line[-1]["text/plain"])
     assert '<progress max="1" value="1.0000">' in line[-1]["text/html"] and "epoch 12/12" in line[-1]["text/html"]
     assert "epoch" not in capfd.readouterr().err
 

@@ -55,7 +55,7 @@ def test_rate_and_remaining_time_and_scores_are_of_the_records():
     assert (standing.best_score, standing.sent_bytes) == (0.6, (2000, 12000))
     assert Standing({"score": "mae"}, records).best_score == 0.2
     assert standing.widths == "synchronous; 4.00 bits per value; 75 % of rows at 2, 25 % of rows at 8"
-    assert line_of(standing) == "seed 2 of 2, epoch 3 of 10  loss 0.6667  val 0.4000  2.00 kB  500 ms"
+    assert line_of(standing) == "seed 2 of 2, epoch 3 of 10  loss 0.6667  val 0.4000  sent 2.00 kB in 500 ms"
 
 
 def test_a_terminal_shows_a_line_of_each(tmp_path):

@@ -16,7 +16,7 @@ from hpcgnn.training.progress import EpochDisplay, seconds_between_lines
 
 TRACE = SimpleNamespace(loss=0.5, sent_bytes_payload=2_900_000, sent_bytes_parameters=100_000, sent_bytes_sums=100_000,
                         epoch_seconds=0.25)
-LINE = r"seed 7  epoch {}/400  loss 0\.5000  {}3\.10 MB  250 ms"
+LINE = r"seed 7  epoch {}/400  loss 0\.5000  {}sent 3\.10 MB in 250 ms"
 
 
 @pytest.fixture
