@@ -1,8 +1,7 @@
 """Condense-Edge: which rows each cluster needs from other clusters, and an order of rows by that need.
 
 Example: clusters {0, 1} and {2, 3}, edges 2 -> 0, 2 -> 1 and 0 -> 3. The region of the first cluster is [2], needed
-twice and copied once; the region of the second is [0]. `hpcgnn.accelerators.condense_traffic` counts the bytes this
-saves.
+twice and copied once; the region of the second is [0]. `jobs/measurements/dram.py` counts the bytes this saves.
 """
 
 from __future__ import annotations

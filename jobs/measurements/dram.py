@@ -2,15 +2,16 @@
 
     python jobs/measurements/dram.py FILE.npz [--buffer-kb 128] [--shuffle] [--widths 64,256] [--out DIR]
 
-Bytes are simulated by hpcgnn.accelerators.condense_traffic; seconds are measured on the real aggregation. Results are a
-table, dram.json and dram.png, and bench.json where --widths are timed.
+Bytes are simulated, and seconds measured on the real aggregation. Bytes are of the rows read, their copies and the
+lists of copies; edges, new rows and sums have the same bytes in every scheme. Results are a table, dram.json and
+dram.png, and bench.json where --widths are timed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hpcgnn.accelerators.condense_traffic import (
-    Buffer,
-    DramTraffic,
-    condensed_traffic,
-    direct_traffic,
-    gather_traffic,
-    pruned_traffic,
-    source_traffic,
-)
+from hpcgnn._ext import condense_traffic as kernels
+from hpcgnn.accelerators.condense_traffic import BYTES_AN_ID, Buffer, check_lines, pruned_entries, source_lines
 from hpcgnn.bench import environment
 from hpcgnn.bench.graphs import Topology, read_topology
 from hpcgnn.bench.host import HostPlace
@@ -57,7 +51,110 @@ PARTS = {"same cluster": "dense_bytes", "other clusters": "sparse_bytes", "copie
          "lists": "list_bytes"}
 CAPTION = "bytes read (copies: written) for one aggregation; edges, new rows and sums, equal for all, are not counted"
 
+
+@dataclass(frozen=True)
+class DramTraffic:
+    """Bytes of one aggregation.
+
+    dense_bytes, sparse_bytes : int       read for sources of the same cluster, and of other clusters
+    copy_bytes : int                      written to condensed regions
+    list_bytes : int                      read from the lists that say which row is copied where
+    dropped_arcs : int                    edges left out by the scheme; this changes the result
+    """
+
+    dense_bytes: int
+    sparse_bytes: int
+    copy_bytes: int = 0
+    list_bytes: int = 0
+    dropped_arcs: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.dense_bytes + self.sparse_bytes + self.copy_bytes + self.list_bytes
+
+
 Counts = list[tuple[str, str, DramTraffic]]
+
+
+def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
+    """Simulate exactly how each row's sources are read in order through the buffer, row after row.
+
+    Rows of `row_bytes` lie one after the other, without padding. Raises ConfigError for an impossible buffer, or more
+    lines than 32-bit numbers can count.
+    """
+    check_lines(rows, row_bytes, buffer)
+    dense, sparse = kernels.fetch_lines(
+        np.ascontiguousarray(rows.start, np.int64), np.ascontiguousarray(rows.indptr, np.int64),
+        np.ascontiguousarray(rows.indices, np.int32), row_bytes, buffer.line_bytes,
+        buffer.num_bytes // buffer.line_bytes, buffer.policy == "lru")
+    return DramTraffic(dense * buffer.line_bytes, sparse * buffer.line_bytes)
+
+
+def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
+    """Count the bytes if the buffer holds the current cluster's rows only; sources of other clusters come from DRAM."""
+    is_sparse = rows.is_sparse()
+    dense = gather_traffic(rows.without(is_sparse), row_bytes, buffer)
+    source = rows.indices[is_sparse].astype(np.int64)
+    num_lines = ((source + 1) * row_bytes - 1) // buffer.line_bytes - source * row_bytes // buffer.line_bytes + 1
+    return replace(dense, sparse_bytes=int(num_lines.sum()) * buffer.line_bytes)
+
+
+def source_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
+    """Count the bytes if a cluster is aggregated source by source, as with Condense-Edge, but without condensed copies.
+
+    For each cluster, the sources that lie in other clusters are read once, at their own addresses in ascending order,
+    so rows next to each other in memory share a line.
+
+    Reference: MEGA, §V-E, which reads copies in this order; here the rows themselves are read in it.
+    """
+    dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer)
+    _, num_lines = source_lines(condensed_regions(rows), row_bytes, buffer)
+    return replace(dense, sparse_bytes=int(num_lines.sum()) * buffer.line_bytes)
+
+
+def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> DramTraffic:
+    """Count the bytes if, as in GCoD, edges between clusters are pruned, first between the least connected clusters.
+
+    `pruned_share` is a share of all edges; fewer are pruned if there are fewer edges between clusters.
+
+    Reference: You et al., HPCA 2022 (GCoD), as MEGA uses it for comparison. The order of pruning is our choice.
+    """
+    is_dropped = pruned_entries(rows, pruned_share)
+    traffic = gather_traffic(rows.without(is_dropped), row_bytes, buffer)
+    return replace(traffic, dropped_arcs=int(is_dropped.sum()))
+
+
+def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
+    """Condense-Edge: sources of the same cluster through the dense share, all other sources from condensed regions.
+
+    A region begins at a line boundary. It is written whenever its part of the Sparse Buffer is full. It is read once,
+    from front to back, while its cluster is aggregated source by source. Raises ConfigError also if the dense or the
+    sparse share of the buffer holds no line.
+
+    Reference: MEGA, Algorithm 1 (line 16 for the write).
+    """
+    if buffer.check().sparse_bytes < buffer.line_bytes:
+        raise ConfigError(f"a Sparse Buffer of {buffer.sparse_bytes} bytes holds no line of {buffer.line_bytes} bytes; "
+                          "choose a larger buffer or a larger share")
+    regions = condensed_regions(rows)
+    num_copies = np.diff(regions.start)
+    dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer.dense())
+    return DramTraffic(dense.dense_bytes, _lines(num_copies * row_bytes, buffer) * buffer.line_bytes,
+                       _written_lines(num_copies, row_bytes, buffer) * buffer.line_bytes,
+                       BYTES_AN_ID * regions.num_copies)
+
+
+def _lines(num_bytes: np.ndarray, buffer: Buffer) -> int:
+    return int((-(-num_bytes // buffer.line_bytes)).sum())
+
+
+def _written_lines(num_copies: np.ndarray, row_bytes: int, buffer: Buffer) -> int:
+    """Lines written for regions of `num_copies` copies; the last line of a region may be partly empty."""
+    share_bytes = buffer.sparse_bytes // max(len(num_copies), 1)
+    if share_bytes >= buffer.line_bytes:
+        return _lines(num_copies * row_bytes, buffer)
+    rows_at_once = max(share_bytes // row_bytes, 1)
+    return int((-(-num_copies // rows_at_once)).sum()) * -(-rows_at_once * row_bytes // buffer.line_bytes)
 
 
 def arcs_of(graph: Topology) -> scipy.sparse.csr_matrix:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.accelerators.condense_traffic import (
-    Buffer,
-    condensed_traffic,
-    direct_traffic,
-    fetched_lines,
-    gather_traffic,
-    pruned_traffic,
-    source_traffic,
-)
+from hpcgnn.accelerators.condense_traffic import Buffer, fetched_lines
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.condense import ClusteredRows, condensed_regions
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements.dram import condensed_traffic, direct_traffic, gather_traffic, pruned_traffic, source_traffic
 
 
 def random_rows(sizes, num_entries, seed=0):

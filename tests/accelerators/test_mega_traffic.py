@@ -1,6 +1,9 @@
-"""What MEGA's passes read of XW from DRAM is what hpcgnn.accelerators.condense_traffic counts."""
+"""What MEGA's passes read of XW from DRAM is what jobs/measurements/dram.py counts."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,18 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mega_setup import bytes_by_kind, small_design, small_workload, walked
 
-from hpcgnn.accelerators.condense_traffic import (
-    Buffer,
-    condensed_traffic,
-    direct_traffic,
-    gather_traffic,
-    pruned_entries,
-    pruned_traffic,
-    source_traffic,
-)
+from hpcgnn.accelerators.condense_traffic import Buffer, pruned_entries
 from hpcgnn.accelerators.subgraphs import blocks_of, subgraphs_of
 from hpcgnn.accelerators.workload import Product, Workload
 from hpcgnn.partition.condense import condensed_regions
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements.dram import condensed_traffic, direct_traffic, gather_traffic, pruned_traffic, source_traffic
 
 SCHEDULES = ("condense", "condense-ids", "metis", "metis-arcs", "gcod", "naive")
 COUNTED = {"condense": condensed_traffic, "condense-ids": condensed_traffic, "metis": source_traffic,

@@ -73,11 +73,10 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
     """Yield runs of all subgraphs with their reads of XW; none where XW is kept on the chip.
 
-    - condense: a subgraph's own rows through the Combination Buffer, all other rows from its condensed region
-      (`condensed_traffic` counts the same bytes);
-    - source: all other rows once per subgraph, at their own addresses (`source_traffic`);
-    - arc: all other rows once per edge (`direct_traffic`);
-    - gather: all rows as edges need them, through both buffers (`gather_traffic`).
+    - condense: a subgraph's own rows through the Combination Buffer, all other rows from its condensed region;
+    - source: all other rows once per subgraph, at their own addresses;
+    - arc: all other rows once per edge;
+    - gather: all rows as edges need them, through both buffers.
 
     Assumed: except for gather, lines of own rows are read in the order of the sources.
     """
