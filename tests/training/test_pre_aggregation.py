@@ -46,12 +46,12 @@ def assert_alike(of_sums, of_rows, rtol=1e-6):
 
 @pytest.mark.covering(1)
 @SEVERAL
-@pytest.mark.parametrize("settings", long_but((0, 1, 3, 6, 8), [
+@pytest.mark.parametrize("settings", [
     {"model": "gcn", "hidden": 3, "overlap": False, "epoch_rows": "all", "exchange": "alltoallv"},
     {"model": "sage", "layers": 3}, {"model": "appnp", "layers": 3}, {"model": "gcnii", "layers": 4},
     {"model": "sgc", "hidden": 2}, {"model": "dagnn", "layers": 3}, {"model": "gcn"},
     {"model": "jknet", "layers": 3}, {"model": "sage", "layers": 3, "store_activations": 8},
-]), ids=lambda settings: "-".join(map(str, settings.values())))
+], ids=lambda settings: "-".join(map(str, settings.values())))
 def test_losses_are_those_of_ranks_that_send_rows(shared_path, shards, settings):
     (_, of_sums), (_, of_rows) = train_both(shards, shared_path, dropout=0.3, **settings)
     assert_alike(of_sums, of_rows, 1e-3 if "store_activations" in settings else 1e-6)

@@ -106,7 +106,7 @@ def star_of(dataset):
     return replace(dataset, indptr=indptr, indices=np.concatenate([others, np.zeros_like(others)]))
 
 
-@pytest.mark.covering(1)
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("longest", [55, 10**6])
 @pytest.mark.parametrize("mapped_bits", [2, 4, 8])
