@@ -13,8 +13,9 @@ import torch
 from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.run.launch import MPI, join, told_by_rank_zero
 from hpcgnn.run.notebook import html_table
-from hpcgnn.shards.reader import read_graph_info, read_inner_id, read_partition
+from hpcgnn.shards.reader import read_graph_info, read_inner_id
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.source import whole_graph
 from hpcgnn.training.objective import UNKNOWN_LABEL
 from hpcgnn.training.session import read_shared_info
 
@@ -167,36 +168,24 @@ class Graph:
         if self.comm.size > 1:
             raise ConfigError(f"{self.name} is spread over {self.comm.size} ranks; to get the whole graph as tensors, "
                               "open its shards in one process, without mpirun")
-        parts = [read_partition(self.shards, part, self.info.num_parts, self.info)
-                 for part in range(self.info.num_parts)]
-        row = np.argsort(np.concatenate([part.inner_id for part in parts]))      # per node, its row among all parts'
-
-        def of_nodes(name: str) -> np.ndarray:
-            return np.concatenate([getattr(part, name) for part in parts])[row]
-
-        source = np.concatenate([part.node_id[part.indices] for part in parts])
-        target = np.concatenate([np.repeat(part.inner_id, np.diff(part.indptr)) for part in parts])
-        order = np.lexsort((target, source))
-        labels = of_nodes("labels")
-        labels = labels.astype(np.int64 if self.info.task == "classes" else np.float32)
+        graph = whole_graph(self.shards, self.info)
+        target = np.repeat(np.arange(graph.num_nodes), graph.in_degree())
+        order = np.argsort(graph.indices, kind="stable")      # by source, then target
+        labels = graph.labels.astype(np.int64 if self.info.task == "classes" else np.float32)
         if self.info.task == "multi-label":
             labels[labels == UNKNOWN_LABEL] = np.nan
-        found = {"x": of_nodes("features").astype(np.float32, copy=False),
-                 "edge_index": np.stack([source, target])[:, order], "y": labels,
-                 **{f"{split}_mask": of_nodes(f"{split}_mask") for split in ("train", "val", "test")}}
-        if self.info.has_edge_weights:
-            found["edge_weight"] = np.concatenate([part.edge_weight for part in parts])[order]
-        if self.info.node_types:
-            found["node_type"] = self.info.type_of(np.arange(self.num_nodes))
-        if self.info.relation_names:
-            found["edge_type"] = np.concatenate([part.edge_type for part in parts])[order].astype(np.int64)
-        if self.info.num_edge_features:
-            found["edge_attr"] = np.concatenate([part.edge_attr for part in parts])[order]
-        if self.info.node_names == "integers":
-            found["node_ids"] = of_nodes("inner_name")
-        names = {"node_ids": of_nodes("inner_name").tolist()} if self.info.node_names == "texts" else {}
-        names |= {"relation_names": list(self.info.relation_names)} if self.info.relation_names else {}
-        return {**{name: torch.from_numpy(values) for name, values in found.items()}, **names}
+        found: dict[str, np.ndarray | None] = {
+            "x": graph.features, "edge_index": np.stack([graph.indices, target])[:, order].astype(np.int64), "y": labels,
+            **{name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")},
+            "edge_weight": _at(graph.edge_weight, order), "edge_type": _at(graph.edge_type, order, np.int64),
+            "edge_attr": _at(graph.edge_attr, order),
+            "node_type": self.info.type_of(np.arange(self.num_nodes)) if self.info.node_types else None}
+        texts = {"relation_names": list(graph.relation_names)} if graph.relation_names else {}
+        if graph.node_name is not None and self.info.node_names == "texts":
+            texts["node_ids"] = graph.node_name.tolist()
+        else:
+            found["node_ids"] = graph.node_name
+        return {**{name: torch.from_numpy(values) for name, values in found.items() if values is not None}, **texts}
 
     def check_ranks(self) -> None:
         """Raise CollectiveError unless each rank has one part, as a training needs it."""
@@ -224,6 +213,10 @@ class Graph:
             **({"edge features": f"{info.num_edge_features:,}"} if info.num_edge_features else {}),
             "training, validation, test": f"{info.num_train:,}, {info.num_val:,}, {info.num_test:,} nodes",
             "held here": f"{self._held}, {self.shards}"})
+
+
+def _at(values: np.ndarray | None, order: np.ndarray, dtype: type | None = None) -> np.ndarray | None:
+    return None if values is None else values[order].astype(dtype or values.dtype, copy=False)
 
 
 def open(shards: str | Path, comm: MPI.Comm | None = None) -> Graph:

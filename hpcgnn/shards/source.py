@@ -80,7 +80,7 @@ def whole_graph(folder: Path, info: GraphInfo) -> GraphDataset:
         of_nodes("features").astype(np.float32, copy=False), of_nodes("labels"), info.num_classes,
         of_nodes("train_mask"), of_nodes("val_mask"), of_nodes("test_mask"), info.cleaning, of_edges("edge_weight"),
         None if info.node_names == "none" else of_nodes("inner_name"), info.class_names, _held_out(parts),
-        of_edges("edge_type"), of_edges("edge_attr"), info.relation_names)
+        of_edges("edge_type"), of_edges("edge_attr"), info.relation_names, info.node_types)
 
 
 def owner_in_shards(folder: Path, dataset: GraphDataset, num_parts: int) -> np.ndarray:
@@ -131,9 +131,9 @@ def _held_out(parts: list[Partition]) -> np.ndarray | None:
 
 
 def _grown(dataset: GraphDataset, folder: str, settings: dict[str, str], options: SourceOptions) -> GraphDataset:
-    if dataset.edge_type is not None or dataset.edge_attr is not None:
-        raise DatasetError(f"shards:{folder} has edges with relations or features, and edges=FILE has none; preprocess "
-                           "the whole source")
+    if dataset.edge_type is not None or dataset.edge_attr is not None or dataset.node_types:
+        raise DatasetError(f"shards:{folder} has types of nodes, or edges with relations or features, and files of more "
+                           "edges and nodes say nothing of these; preprocess the whole source")
     edges = read_edge_file(Path(settings["edges"]), replace(options, scratch=None), are_rows=False,
                            has_weights=dataset.edge_weight is not None)
     if (edges.weight is None) != (dataset.edge_weight is None):

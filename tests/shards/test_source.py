@@ -43,17 +43,23 @@ def preprocess(edges, count, out, name=lambda node: node, **options):
 
 def same_graphs(found, expected):
     for name in ("indptr", "indices", "features", "labels", "train_mask", "val_mask", "test_mask", "edge_weight",
-                 "node_name"):
+                 "node_name", "edge_type", "edge_attr"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
-    assert (found.num_classes, found.class_names) == (expected.num_classes, expected.class_names)
+    for name in ("num_classes", "class_names", "relation_names", "node_types"):
+        assert getattr(found, name) == getattr(expected, name)
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-@pytest.mark.parametrize("kind", ["plain", "weights", "names"])
+@pytest.mark.parametrize("kind", ["plain", "weights", "names", "typed"])
 def test_the_graph_of_shards_is_the_one_that_was_cut(tmp_path, num_parts, kind):
     graph = easy_graph()
     if kind == "weights":
         graph = replace(graph, edge_weight=np.random.default_rng(0).random(graph.num_edges).astype(np.float32) + 1)
+    if kind == "typed":
+        draw = np.random.default_rng(0)
+        graph = replace(graph, edge_type=draw.integers(0, 3, graph.num_edges).astype(np.int32),
+                        edge_attr=draw.random((graph.num_edges, 2), np.float32), relation_names=("a", "b", "c"),
+                        node_types=(("x", 100), ("y", 140)))
     if kind == "names":
         graph = replace(graph, node_name=np.array([f"n{node}" for node in range(graph.num_nodes)], object))
     folder = write(graph, random_owner(graph, num_parts), num_parts, tmp_path / "g")
