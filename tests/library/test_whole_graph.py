@@ -131,3 +131,26 @@ def test_a_missing_library_is_named(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
     with pytest.raises(ConfigError, match="pip install torch_geometric"):
         graph.to_pyg()
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_relations_and_attributes_come_back_edge_by_edge(data, tmp_path, num_parts):
+    draw = torch.Generator().manual_seed(1)
+    num_edges = data.edge_index.shape[1]
+    del data.edge_weight
+    # Each edge comes twice, by two relations.
+    data.edge_index = torch.cat([data.edge_index, data.edge_index], dim=1)
+    data.edge_type = torch.arange(2).repeat_interleave(num_edges)
+    data.edge_attr = torch.rand(2 * num_edges, 3, generator=draw)
+    data.relation_names = ["cites", "likes"]
+    hpcgnn.preprocess(data, parts=num_parts, out=tmp_path / "g")
+    graph = hpcgnn.open(tmp_path / "g")
+    assert (graph.relation_names, graph.num_edge_features) == (("cites", "likes"), 3)
+    order = np.lexsort((data.edge_type, data.edge_index[1], data.edge_index[0]))
+    for found in (graph, graph.to_pyg()):
+        assert torch.equal(found.edge_index, data.edge_index[:, order])
+        assert torch.equal(found.edge_type, data.edge_type[order]) and found.edge_type.dtype == torch.int64
+        assert torch.equal(found.edge_attr, data.edge_attr[order])
+    hpcgnn.preprocess(graph.to_pyg(), parts=2, out=tmp_path / "again")
+    assert hpcgnn.open(tmp_path / "again").info.fingerprint == graph.info.fingerprint
+    assert hpcgnn.open(tmp_path / "again").relation_names == ("cites", "likes")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pymetis
@@ -93,3 +94,10 @@ def test_a_library_that_keeps_metis_to_itself_is_called_through_pymetis(monkeypa
     expected = metis_parts(graph.indptr, graph.indices, 3, "cut", 5)
     monkeypatch.setattr(metis, "_find_function", lambda: None)
     np.testing.assert_array_equal(metis_parts(graph.indptr, graph.indices, 3, "cut", 5), expected)
+
+
+def test_parallel_edges_are_one_neighbor():
+    plain = random_dataset(30, 60, seed=1)
+    twice = replace(plain, indptr=2 * plain.indptr, indices=np.repeat(plain.indices, 2))
+    for found, expected in zip(metis.symmetric_adjacency(twice), metis.symmetric_adjacency(plain), strict=True):
+        np.testing.assert_array_equal(found, expected)
