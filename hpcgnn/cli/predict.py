@@ -17,7 +17,8 @@ CORRECTIONS: dict[str, click.ParamType] = {
     "correction_layers": click.IntRange(0, MOST_LAYERS), "correction_alpha": click.FloatRange(0, 1),
     "correction_scale": click.FloatRange(min=0), "smoothing_layers": click.IntRange(0, MOST_LAYERS),
     "smoothing_alpha": click.FloatRange(0, 1)}
-NODES: dict[str, click.ParamType] = {"nodes": click.Path(path_type=Path, exists=True, dir_okay=False)}
+CHOICES: dict[str, click.ParamType] = {"nodes": click.Path(path_type=Path, exists=True, dir_okay=False),
+                                       "relation": click.STRING}
 FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name is another one
 
 
@@ -32,33 +33,33 @@ FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name
               help="Move the predictions by the training labels along the edges (Huang et al., ICLR 2021); needs "
                    "training labels in SHARDS.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
-              help="nodes=FILE: predictions of the nodes in FILE only, one id per line, in this order. Others change "
+              help="nodes=FILE: predictions of the nodes in FILE only, one id per line, in this order. relation=NAME: "
+                   "of the links that --top writes, if edges have relations. Others change "
                    "--correct-and-smooth: correction_layers or smoothing_layers (50), correction_alpha (1.0), "
                    "smoothing_alpha (0.8), or correction_scale, one factor for all errors that have spread.")
 @click.option("--top", type=click.IntRange(1, 10_000), metavar="K",
               help="For a run of links: write each node's K best links that the graph lacks, to a .csv or .parquet "
                    "--out.")
-@click.option("--relation", metavar="NAME", help="Relation of the links that --top writes, if edges have relations.")
 @click.option("--pairs", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
               help="For a run of links: write the scores of the pairs in FILE, two columns of ids; with relations "
                    "three: source, relation, target.")
 @click.option("--other-graph", is_flag=True, help="Predict for a graph that the run was not trained on.")
 def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool,
-            correct_and_smooth: bool, assignments: tuple[str, ...], top: int | None, relation: str | None,
-            pairs: Path | None) -> None:
+            correct_and_smooth: bool, assignments: tuple[str, ...], top: int | None, pairs: Path | None) -> None:
     """Predict for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank per part.
 
     One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
     """
-    given = {FIELDS.get(name, name): value for name, value in parse_set(assignments, {**CORRECTIONS, **NODES}).items()}
-    nodes = given.pop("nodes", None)
+    given = {FIELDS.get(name, name): value
+             for name, value in parse_set(assignments, {**CORRECTIONS, **CHOICES}).items()}
+    nodes, relation = (given.pop(name, None) for name in CHOICES)
     if given and not correct_and_smooth:
         raise click.UsageError(f"--set {next(iter(given))} has no effect without --correct-and-smooth; add it, or "
                                "leave this out")
     if (top or pairs) and (out is None or embeddings or correct_and_smooth or nodes or (top and pairs)):
         raise click.UsageError("--top or --pairs, one of them, writes a table of links to --out, and nothing else")
     if relation is not None and not top:
-        raise click.UsageError("--relation has no effect without --top; add it, or leave this out")
+        raise click.UsageError("--set relation has no effect without --top; add it, or leave this out")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 

@@ -175,7 +175,8 @@ class Graph:
         if self.info.task == "multi-label":
             labels[labels == UNKNOWN_LABEL] = np.nan
         found: dict[str, np.ndarray | None] = {
-            "x": graph.features, "edge_index": np.stack([graph.indices, target])[:, order].astype(np.int64), "y": labels,
+            "x": np.asarray(graph.features), "y": labels,
+            "edge_index": np.stack([graph.indices, target])[:, order].astype(np.int64),
             **{name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")},
             "edge_weight": _at(graph.edge_weight, order), "edge_type": _at(graph.edge_type, order, np.int64),
             "edge_attr": _at(graph.edge_attr, order),

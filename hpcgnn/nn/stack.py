@@ -151,7 +151,7 @@ class GIN(ConvolutionStack):
 class RGCN(ConvolutionStack):
     """A stack of `RGCNConvolution`. Raises ConfigError for a graph without relations."""
 
-    weighs_self = True
+    weighs_self = takes_relations = True
     takes_edge_weights = False
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,

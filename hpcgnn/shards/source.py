@@ -132,8 +132,8 @@ def _held_out(parts: list[Partition]) -> np.ndarray | None:
 
 def _grown(dataset: GraphDataset, folder: str, settings: dict[str, str], options: SourceOptions) -> GraphDataset:
     if dataset.edge_type is not None or dataset.edge_attr is not None or dataset.node_types:
-        raise DatasetError(f"shards:{folder} has types of nodes, or edges with relations or features, and files of more "
-                           "edges and nodes say nothing of these; preprocess the whole source")
+        raise DatasetError(f"shards:{folder} has types of nodes, or edges with relations or features, and files of "
+                           "more edges and nodes say nothing of these; preprocess the whole source")
     edges = read_edge_file(Path(settings["edges"]), replace(options, scratch=None), are_rows=False,
                            has_weights=dataset.edge_weight is not None)
     if (edges.weight is None) != (dataset.edge_weight is None):

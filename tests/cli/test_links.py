@@ -117,7 +117,7 @@ def test_links_of_a_relation_are_those_of_all_scores(hpcgnn, trained_with_relati
     shards, run = trained_with_relations
     assert hpcgnn("predict", run, shards, "--out", shared_path / "rows.npz")[0] == 0
     out, relations = shared_path / "top.parquet", read_graph_info(shards).relation_names
-    status, _, complaints = hpcgnn("predict", run, shards, "--top", 3, "--relation", "knows reverse", "--out", out)
+    status, _, complaints = hpcgnn("predict", run, shards, "--top", 3, "--set", "relation=knows reverse", "--out", out)
     assert (status, complaints) == (0, "")
     on_rank_zero(COMM, lambda: (shared_path / "pairs.csv").write_text("3,knows,100\n100,owns,3\n7,likes reverse,0\n"))
     status, _, complaints = hpcgnn("predict", run, shards, "--pairs", shared_path / "pairs.csv", "--out",
@@ -147,11 +147,11 @@ def test_what_can_t_be_done_with_relations_is_one_sentence(hpcgnn, trained_with_
     shards, run = trained_with_relations
     out = shared_path / "top.csv"
     status, _, complaint = hpcgnn("predict", run, shards, "--top", 3, "--out", out)
-    assert status == 1 and "has 6 relations, and --top answers for one; name it by --relation" in complaint
-    status, _, complaint = hpcgnn("predict", run, shards, "--top", 3, "--relation", "hates", "--out", out)
+    assert status == 1 and "has 6 relations, and --top answers for one; name it by --set relation=NAME" in complaint
+    status, _, complaint = hpcgnn("predict", run, shards, "--top", 3, "--set", "relation=hates", "--out", out)
     assert status == 1 and "has no relation 'hates'; its relations are likes, knows, owns, .." in complaint
-    status, _, complaint = hpcgnn("predict", run, shards, "--relation", "likes", "--out", out)
-    assert status == 2 and "--relation has no effect without --top" in complaint
+    status, _, complaint = hpcgnn("predict", run, shards, "--set", "relation=likes", "--out", out)
+    assert status == 2 and "--set relation has no effect without --top" in complaint
     status, _, complaint = hpcgnn("export", run)
     assert status == 1 and "holds a model with a decoder of links, and an exported model has none" in complaint
     on_rank_zero(COMM, lambda: (shared_path / "two.csv").write_text("3,100\n"))
