@@ -69,8 +69,8 @@ def write_best_links(run: FloatRun, answers: Answers, most: int, path: Path, rel
 def relation_number(relation: str | None, names: tuple[str, ...], graph: str) -> int:
     """The number of a relation; 0 without relations. ConfigError if the graph has none, or does not have this one."""
     if relation is None and names:
-        raise ConfigError(f"{graph} has {len(names)} relations, and --top answers for one; name it by --set relation=NAME, such "
-                          f"as {names[0]!r}")
+        raise ConfigError(f"{graph} has {len(names)} relations, and --top answers for one; name it by --set "
+                          f"relation=NAME, such as {names[0]!r}")
     if relation is not None and relation not in names:
         known = f"{', '.join(names[:3])}{', ..' if len(names) > 3 else ''}" if names else "none"
         raise ConfigError(f"{graph} has no relation {relation!r}; its relations are {known}")
