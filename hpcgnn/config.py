@@ -151,6 +151,9 @@ class TrainConfig:
     n3: float = setting(0.0, "Weight of the regularizer N3, such as 0.01: this times the cubes of the values in the "
                         "rows of an edge's ends and relation are added to its loss.", low=0.0, tasks=(LINKS,),
                         group=LINK_TRAINING, flag="none")
+    link_share: float = setting(1.0, "Share of the questions, a node with a relation, that an epoch draws and learns. "
+                                "With a smaller share the weights move as often in less time, if the model itself is "
+                                "cheap.", low=1e-6, high=1.0, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
     ask: str = setting("both", "End of a held-out link that is searched for in evaluations: its target, its source, "
                        "or both, one after the other.", ("both", "targets", "sources"), tasks=(LINKS,),
                        group=LINK_TRAINING, flag="none")

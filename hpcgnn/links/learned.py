@@ -8,7 +8,7 @@ reverse of the relation; the reverse edge asks the other end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import nn
 from hpcgnn.graph.reductions import Adjacency, build_adjacency
 from hpcgnn.links.decoders import DistMult, cubes, queries
 from hpcgnn.links.relations import Relations
+from hpcgnn.ops.counter import CounterKey, words_of
 from hpcgnn.ops.cuda.resident import resident
 
 
@@ -30,6 +31,28 @@ class Asked:
     relation: np.ndarray | None      # (num_questions,) int64; None: 0
     asks_sources: bool
     num_rows: int      # inner and halo rows
+
+    def drawn(self, share: float, node_id: np.ndarray, num_nodes: int, key: CounterKey) -> Asked:
+        """The questions that an epoch learns, each with probability `share`; the same on any number of ranks.
+
+        node_id : (num_rows,) integer      global ids of inner and halo rows
+        """
+        matrix = self.adjacency.matrix
+        anchor, relation = self._of_questions
+        words = words_of(relation * num_nodes + node_id[anchor].astype(np.int64), 1, key)[:, 0]
+        kept = np.flatnonzero(words < share * 2.0**32)
+        degree = (matrix.end - matrix.begin)[kept].astype(np.int64)
+        indptr = np.concatenate([[0], np.cumsum(degree)])
+        entry = np.arange(indptr[-1]) + np.repeat(matrix.begin[kept] - indptr[:-1], degree)
+        adjacency = build_adjacency(indptr, matrix.indices[entry], self.num_rows, False)
+        return replace(self, adjacency=adjacency, anchor=anchor[kept], relation=relation[kept])
+
+    @cached_property
+    def _of_questions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Anchor and relation of each question, both (num_questions,) int64."""
+        number = self.adjacency.matrix.num_rows
+        return (np.arange(number) if self.anchor is None else self.anchor,
+                np.zeros(number, np.int64) if self.relation is None else self.relation)
 
     def queries(self, rows: torch.Tensor, decoder: nn.Module | None) -> torch.Tensor:
         num_questions = self.adjacency.matrix.num_rows
@@ -53,8 +76,7 @@ class Asked:
         """How often edges name each local row, and each relation, both float32."""
         matrix = self.adjacency.matrix
         degree = matrix.end - matrix.begin
-        anchor = np.arange(matrix.num_rows) if self.anchor is None else self.anchor
-        relation = np.zeros(matrix.num_rows, np.int64) if self.relation is None else self.relation
+        anchor, relation = self._of_questions
         of_rows = np.bincount(anchor, degree, self.num_rows) + np.bincount(matrix.indices, minlength=self.num_rows)
         return of_rows.astype(np.float32), np.bincount(relation, degree).astype(np.float32)
 

@@ -57,6 +57,7 @@ class LinkObjective(Objective):
     num_of_class: tuple[int, ...] = ()      # nodes of all ranks by class
     links: LearnedLinks = NO_LINKS
     n3: float = 0.0      # weight of the regularizer
+    share: float = 1.0      # of the questions, which an epoch draws
     decoder: nn.Module | None = None      # makes queries; None takes the anchors' rows
 
     def of_model(self, model: nn.Module) -> LinkObjective:
@@ -70,11 +71,18 @@ class LinkObjective(Objective):
         drawn = self._draw(graph, rows)
         # Keeps both exchanges in every rank's backward pass, also on ranks without edges.
         total = 0.0 * (rows.sum() + drawn.rows.sum())
-        for asked in self.links.asked:
+        for asked in self._asked(graph):
             total = total + self._of_edges(asked, asked.queries(rows, self.decoder), rows, drawn, graph)
             if self.n3:
                 total = total + self.n3 * asked.cubes(rows, self.decoder)
-        return total
+        return total / self.share
+
+    def _asked(self, graph: LocalGraph) -> list[Asked]:
+        if self.share == 1:
+            return self.links.asked
+        seed, epoch = graph.current_pass.seed, graph.current_pass.epoch
+        return [asked.drawn(self.share, graph.node_id, graph.num_nodes, CounterKey(seed, epoch, NEGATIVES, 1 + place))
+                for place, asked in enumerate(self.links.asked)]
 
     def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
         """Collective: scores of training, nan since the model has seen its links, validation and test."""

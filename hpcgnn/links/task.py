@@ -63,7 +63,7 @@ class LinkTask:
             torch.from_numpy(part.inner_id.astype(np.int64)).to(device), {},
             {"train": float(info.num_edges * sum(about)), "val": 1.0, "test": 1.0},
             questions=questions_of(comm, part, is_symmetric, config.ask, relations), num_drawn=config.negatives,
-            kind=config.link_loss, n3=config.n3, num_of_class=tuple(counts.tolist()),
+            kind=config.link_loss, n3=config.n3, share=config.link_share, num_of_class=tuple(counts.tolist()),
             links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations, part.num_inner + part.num_halo,
                                about))
 

@@ -154,7 +154,7 @@ class Embedded(nn.Module):
     def __init__(self, module: nn.Module, nodes: Nodes, embedding_dim: int):
         super().__init__()
         self.module, self.embedding = module, NodeEmbedding(nodes, embedding_dim)
-        for trait in ("reduction", "attends", "weighs_self", "takes_edge_weights"):
+        for trait in ("reduction", "attends", "weighs_self", "takes_edge_weights", "takes_relations"):
             if hasattr(module, trait):
                 setattr(self, trait, getattr(module, trait))
 

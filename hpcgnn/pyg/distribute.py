@@ -42,6 +42,7 @@ class DistributedModel(Distributed):
         self._ignores_edge_weights = ignores_edge_weights
         self.module = module
         self.reduction = next(iter(self._ways.values())).reduction if self._ways else "mean"
+        self.takes_relations = "edge_type" in self._signature.edge_names
         self.attends = any(way.attends for way in self._ways.values())
         self.num_exchanges = sum(way.num_exchanges for way in self._ways.values())
         self._edges: GraphEdges | None = None

@@ -16,7 +16,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.spans import blocks
@@ -126,8 +126,21 @@ def _num_not_finite(rows: torch.Tensor) -> int:
 
 
 def classes_of(info: GraphInfo) -> dict[str, Any]:
-    """Task and classes of a graph, in a checkpoint's form."""
-    return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)}
+    """Task and classes of a graph, and the names of its relations if it has any, in a checkpoint's form."""
+    relations = {"relation_names": list(info.relation_names)} if info.relation_names else {}
+    return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names), **relations}
+
+
+def check_relations(info: GraphInfo, classes: dict[str, Any]) -> None:
+    """Raise ConfigError if a model that reads relations was trained on others; `classes` are as `classes_of`."""
+    known = tuple(classes.get("relation_names", info.relation_names))
+    if known == info.relation_names:
+        return
+    missing = next((name for name in known if name not in info.relation_names), None)
+    what = "in another order" if missing is None and len(known) == len(info.relation_names) else (
+        f"which {info.name} lacks, such as {missing!r}" if missing is not None else f"fewer than {info.name} has")
+    raise ConfigError(f"the model was trained on {len(known)} relations, {what}; give the source the same ones, by "
+                      "relation_names or by their names")
 
 
 def with_classes(info: GraphInfo, classes: dict[str, Any]) -> GraphInfo:

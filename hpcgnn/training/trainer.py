@@ -32,7 +32,7 @@ from hpcgnn.training.alike import check_same
 from hpcgnn.training.balance import OtherPrograms, costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
 from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, modeled_seconds
-from hpcgnn.training.evaluate import Evaluation, evaluate
+from hpcgnn.training.evaluate import Evaluation, classes_of, evaluate
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.model_hooks import hooks_of
@@ -397,4 +397,4 @@ class TrainingRun:
             own_optimizer=learner.optimizer.record() if isinstance(learner.optimizer, OwnOptimizer) else None,
             loss=learner.loss_tensors, best_loss=learner.best_loss,
             frozen=learner.frozen_since(),
-            answers_with={"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)})
+            answers_with=classes_of(info))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import questions_of
 from hpcgnn.links.ranking import link_scores
 from hpcgnn.links.task import LinkTask
-from hpcgnn.ops.counter import NEGATIVES
+from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.training.checkpoint import read_checkpoint
@@ -302,6 +303,46 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     assert COMM.allreduce(loss.item()) == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(mine.grad.numpy(), gradient[graph.node_id[:graph.num_inner]], rtol=1e-4, atol=1e-4)
     assert objective.mean_rows["train"] == dataset.num_edges * (1 + is_directed)
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
+def test_an_epoch_learns_the_questions_that_it_draws(shared_path, is_directed):
+    """On P ranks those of one; on average over epochs, the loss of all of them."""
+    dataset = with_links(is_directed=is_directed)
+    session = Session.open(COMM, write_once(COMM, dataset, shared_path / "shards"),
+                           TrainConfig.of(**LINK_SETTINGS, model="sage", link_share=0.5, epoch_rows="all"))
+    graph, objective = session.graph, session.objective
+    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
+    mine = rows[graph.node_id[:graph.num_inner]]
+
+    def asked(epoch):
+        graph.begin_forward(3, epoch, is_training=True)
+        drawn = [(int(place), int(graph.node_id[anchor]), int(graph.node_id[answer]))
+                 for place, one in enumerate(objective._asked(graph))
+                 for question, anchor in enumerate(one.anchor)
+                 for answer in one.adjacency.matrix.indices[
+                     one.adjacency.matrix.begin[question]:one.adjacency.matrix.end[question]]]
+        return sorted(chain(*COMM.allgather(drawn))), COMM.allreduce(objective.loss_sum(mine, "train", graph).item())
+
+    whole = replace(objective, share=1.0)
+    num_links = dataset.num_edges * (1 + is_directed)
+    found, losses, expected = [], [], []
+    for epoch in range(12):
+        drawn, loss = asked(epoch)
+        words = [words_of(np.arange(dataset.num_nodes), 1, CounterKey(3, epoch, NEGATIVES, 1 + place))[:, 0]
+                 for place in range(1 + is_directed)]
+        # A question is drawn with all its answers.
+        target, source = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree()), dataset.indices
+        every = [(0, int(v), int(u)) for u, v in zip(source, target, strict=True)]
+        every += [(1, int(u), int(v)) for u, v in zip(source, target, strict=True)] if is_directed else []
+        assert drawn == sorted(link for link in every if words[link[0]][link[1]] < 1 << 31)
+        found.append(len(drawn) / num_links)
+        losses.append(loss)
+        graph.begin_forward(3, epoch, is_training=True)
+        expected.append(COMM.allreduce(whole.loss_sum(mine, "train", graph).item()))
+    assert len(set(found)) > 6 and np.mean(found) == pytest.approx(0.5, abs=0.1)
+    assert np.mean(losses) == pytest.approx(np.mean(expected), rel=0.2)
 
 
 @pytest.mark.parallel([1, 2])

@@ -13,11 +13,9 @@ from planning_setup import small_cluster
 from reference_partition import with_relations
 from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, shared_path, train, write_once  # noqa: F401
 
-import hpcgnn.training.forecast
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
 from hpcgnn.methods import METHODS
-from hpcgnn.partition.build import build_partition
 from hpcgnn.planning import graphs
 from hpcgnn.planning.loads import count_loads
 from hpcgnn.planning.memory import memory_of
@@ -25,6 +23,7 @@ from hpcgnn.planning.messages import messages_of
 from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.recipe import size_of
 from hpcgnn.results.export import exported
+from hpcgnn.results.float_run import FloatRun
 from hpcgnn.training import session
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.forecast import forecast
@@ -37,24 +36,9 @@ OPTIONS = {"uniform": {"bits": 4}, "adaqp": {"period": 3}, "joint": {"period": 3
 
 
 @pytest.fixture
-def typed(monkeypatch, shared_path):  # noqa: F811
+def typed(shared_path):  # noqa: F811
     """typed(comm) -> shards of a graph with relations."""
-    dataset = with_relations(easy_graph(seed=1))
-    read_part, read_info = session.read_part, session.read_shared_info
-
-    def of_part(comm, shards, info):
-        part, owner = read_part(comm, shards, info), np.empty(dataset.num_nodes, np.int32)
-        for rank, ids in enumerate(comm.allgather(part.inner_id)):
-            owner[ids] = rank
-        made = build_partition(dataset, owner, comm.rank, comm.size)
-        assert np.array_equal(made.indices, part.indices)
-        return replace(part, edge_type=made.edge_type)
-
-    monkeypatch.setattr(session, "read_part", of_part)
-    for module in (session, hpcgnn.training.forecast):
-        monkeypatch.setattr(module, "read_shared_info",
-                            lambda *given: replace(read_info(*given), relation_names=dataset.relation_names))
-    return lambda comm: write_once(comm, dataset, shared_path / f"shards-{comm.size}")
+    return lambda comm: write_once(comm, with_relations(easy_graph(seed=1)), shared_path / f"shards-{comm.size}")
 
 
 def alone(typed, folder, **settings):
@@ -199,3 +183,21 @@ def test_a_plan_has_the_bytes_and_the_activations_of_the_training(shared_path, t
     memory = memory_of(size, loads, messages_of("vanilla", config, size), small_cluster())
     activations = np.array([rank.activations for rank in found.memory])
     assert memory["activations"] == pytest.approx(activations, rel=0.1, abs=8000)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_graph_of_other_relations_is_refused_to_models_that_read_them(shared_path, typed):  # noqa: F811
+    """In another order, the matrices would be of the wrong relations."""
+    shards, dataset = typed(COMM), with_relations(easy_graph(seed=1))
+    for model in ("rgcn", "gcn"):
+        settings = {**RGCN, "model": model} if model == "rgcn" else {"model": model}
+        train(COMM, shards, shared_path / model, **settings)
+    names = dataset.relation_names
+    for number, (others, words) in enumerate([
+            (names[::-1], "in another order"), ((*names[:-1], "hates"), f"such as '{names[-1]}'"),
+            ((*names, "hates"), "fewer than")]):
+        other = write_once(COMM, replace(dataset, relation_names=others), shared_path / f"other-{number}")
+        info = session.read_shared_info(COMM, other)
+        with pytest.raises(CollectiveError, match=words):
+            FloatRun.open(COMM, shared_path / "rgcn", other, info, other_graph=True)
+        FloatRun.open(COMM, shared_path / "gcn", other, info, other_graph=True)
