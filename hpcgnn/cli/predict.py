@@ -54,8 +54,8 @@ def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, 
              for name, value in parse_set(assignments, {**CORRECTIONS, **CHOICES}).items()}
     nodes, relation = (given.pop(name, None) for name in CHOICES)
     if given and not correct_and_smooth:
-        raise click.UsageError(f"--set {next(iter(given))} has no effect without --correct-and-smooth; add it, or "
-                               "leave this out")
+        first = next(one for one in assignments if one.partition("=")[0] not in CHOICES)
+        raise click.UsageError(f"--set {first} has no effect without --correct-and-smooth; add it, or leave this out")
     if (top or pairs) and (out is None or embeddings or correct_and_smooth or nodes or (top and pairs)):
         raise click.UsageError("--top or --pairs, one of them, writes a table of links to --out, and nothing else")
     if relation is not None and not top:

@@ -103,8 +103,7 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
               help="Go on from the run folder's checkpoint; start anew if there is none.")
 @click.option("--overwrite", cls=GroupedOption, is_flag=True, help="Replace the run that the folder holds.")
 @click.option("--dry-run", cls=GroupedOption, is_flag=True,
-              help="Train a few epochs without writing a file, print the memory, bytes and time that the run would "
-                   "take, and end.")
+              help="Print memory, bytes and time of the run; a few epochs are trained, and no file is written.")
 @click.option("--other-graph", cls=GroupedOption, is_common=False, is_flag=True,
               help="Resume on another graph, split or features than before.")
 def command(shards: Path, config_file: Path | None, assignments: tuple[str, ...], dry_run: bool, **flags: Any) -> None:

@@ -439,7 +439,8 @@ def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: Gr
     together(comm, lambda: _check_tables(model, graph, info))
     together(comm, lambda: check_statistics(model, comm.size))
     together(comm, lambda: _check_sums(model, config))
-    together(comm, lambda: check_edge_weights(model, config.model, info.has_edge_weights, config.quantize != "none"))
+    has_weights = graph.edge_weight is not None
+    together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
     together(comm, lambda: _check_typed_edges(config, info))
     return model
 

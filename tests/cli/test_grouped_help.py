@@ -21,7 +21,7 @@ def listed(*flags):
     for line in result.output.splitlines():
         if re.fullmatch(r"\S.*:", line):
             heading = found.setdefault(line[:-1], [])
-        elif match := re.match(r"  (?:-h, )?--(set [a-z_]+=|[a-z-]+)", line):
+        elif match := re.match(r"  (?:-h, )?--(set [a-z0-9_]+=|[a-z-]+)", line):
             heading.append(match[1].removeprefix("set ").rstrip("=").replace("_", "-"))
     return found, result.output
 

@@ -105,7 +105,7 @@ def test_a_run_is_calibrated_on_a_device(hpcgnn, emulating, shards, shared_path)
 
 
 @pytest.mark.parametrize("options, complaint", [
-    (("--set", "pack_features=true"), "pack-features multiplies from packages on the host"),
+    (("--set", "pack_features=true"), "pack_features multiplies from packages on the host"),
     (("--clusters", 4, "--set", "aggregation=tiles"), "attention weighs neighbors one by one"),
 ])
 def test_what_a_device_can_not_do_is_one_sentence(hpcgnn, emulating, shards, shared_path, options, complaint):

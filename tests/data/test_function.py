@@ -88,7 +88,7 @@ def test_the_options_of_the_command_hold(module):
 @pytest.mark.parametrize("function, message", [
     ("lod", "source {}:lod can't be imported: module 'my_graphs' has no attribute 'lod'; a source is KIND:REST with "),
     ("SOURCE", "source {}:SOURCE is a list; expected a function that returns a graph"),
-    ("nothing", "{}:nothing returned a NoneType, which is no graph; return a PyG Data or a dict with its keys, "),
+    ("nothing", "{}:nothing returned a NoneType, which is no graph; return a PyG Data or HeteroData or a dict with "),
     ("unknown", "{}:unknown returned a graph with 'label'; what lies where is told by name, features, labels, "),
     ("refuses", "the database is empty"),
     ("fails", "{}:fails raised KeyError: 'no such key' (line 31 of "),

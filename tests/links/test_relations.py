@@ -374,7 +374,7 @@ def test_a_graph_with_other_relations_is_refused(shared_path):
     dataset = typed_graph(True)
     shards = write_once(COMM, dataset, shared_path / "shards")
     train(COMM, shards, shared_path / "run", **SETTINGS, epochs=2)
-    renamed = replace(dataset, relation_names=("owns", *dataset.relation_names[1:]))
+    renamed = replace(dataset, relation_names=("hates", *dataset.relation_names[1:]))
     other = write_once(COMM, renamed, shared_path / "other")
     with pytest.raises(ConfigError, match="the model was trained on other relations than this graph has"):
         hpcgnn.open_run(shared_path / "run", other, other_graph=True)
