@@ -21,9 +21,10 @@ COMM = MPI.COMM_WORLD
 LATE = {"most_motion": 9.0, "descent_window": 1, "asynchrony": "always"}
 KEEPING = {
     "pipegcn": {"method": "pipegcn"}, "smoothed": {"method": "pipegcn", "smoothing": 0.5},
-    "sancus": {"method": "sancus", "skip_change": 3.0, "staleness": 3}, "sylvie": {"method": "sylvie", **LATE},
-    "sylvie-paper": {"method": "sylvie-paper", **LATE},
-    # Measured links would decide its widths otherwise, another time in each training.
+    "sancus": {"method": "sancus", "skip_change": 3.0, "staleness": 3},
+    # Measured links would decide their widths otherwise, another time in each training.
+    "sylvie": {"method": "sylvie", **LATE, "deterministic": True},
+    "sylvie-paper": {"method": "sylvie-paper", **LATE, "deterministic": True},
     "joint": {"method": "joint", **LATE, "period": 4, "group_size": 20, "deterministic": True},
     "predicted": {"predict": "previous"},
     "predicted late": {"method": "pipegcn", "predict": "previous"},
