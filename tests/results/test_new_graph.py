@@ -118,4 +118,4 @@ class Info:
 
     def __init__(self, task, num_classes, class_names, num_train):
         self.name, self.task, self.num_classes, self.class_names = "new", task, num_classes, class_names
-        self.num_train, self.num_val, self.num_test = num_train, 0, 0
+        self.num_train, self.num_val, self.num_test, self.relation_names = num_train, 0, 0, ()
