@@ -28,6 +28,7 @@ from hpcgnn.training import session
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job
+from hpcgnn.training.learner import Learner
 
 COMM = MPI.COMM_WORLD
 RGCN = {"model": "rgcn", "layers": 3, "hidden": 8, "num_bases": 2, "epochs": 5, "eval_every": 5}
@@ -193,6 +194,7 @@ def test_a_graph_of_other_relations_is_refused_to_models_that_read_them(shared_p
         settings = {**RGCN, "model": model} if model == "rgcn" else {"model": model}
         train(COMM, shards, shared_path / model, **settings)
     names = dataset.relation_names
+    checkpoint = on_rank_zero(COMM, lambda: read_checkpoint(shared_path / "rgcn/checkpoint.h5"))
     for number, (others, words) in enumerate([
             (names[::-1], "in another order"), ((*names[:-1], "hates"), f"such as '{names[-1]}'"),
             ((*names, "hates"), "fewer than")]):
@@ -200,4 +202,6 @@ def test_a_graph_of_other_relations_is_refused_to_models_that_read_them(shared_p
         info = session.read_shared_info(COMM, other)
         with pytest.raises(CollectiveError, match=words):
             FloatRun.open(COMM, shared_path / "rgcn", other, info, other_graph=True)
+        with pytest.raises(ConfigError, match=words):
+            Learner.start(session.Session.open(COMM, other, TrainConfig.of(**RGCN)), 0, checkpoint)
         FloatRun.open(COMM, shared_path / "gcn", other, info, other_graph=True)
