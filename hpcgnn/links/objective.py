@@ -10,6 +10,7 @@ an edge's source comes as a halo row, by one exchange more than the model has.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +19,6 @@ import torch
 from mpi4py import MPI
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from hpcgnn.config import LINK_DECODER
 from hpcgnn.graph.local_graph import LocalGraph
@@ -41,8 +41,7 @@ SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)      # an odd factor, by which close num
 class Drawn(NamedTuple):
     """The drawn nodes of an epoch, equal on all ranks."""
 
-    rows: torch.Tensor       # (num_drawn, dim) float32
-    order: torch.Tensor      # (num_drawn,) int64, places in `rows` by ascending class
+    rows: torch.Tensor       # (num_drawn, dim) float32, by ascending class
     count: torch.Tensor      # (num_classes,) int64, drawn nodes of each class
     word: int                # a random number of the epoch
 
@@ -103,8 +102,10 @@ class LinkObjective(Objective):
             found[mine] = self.labels[row].float()
             found = graph.sum_over_ranks(found)
         of_class = found.long()
-        return Drawn(_DrawnRows.apply(rows, row, mine, self.num_drawn, graph), torch.argsort(of_class, stable=True),
-                     torch.bincount(of_class, minlength=len(self.num_of_class)), int(words[-1]))
+        gathered = _DrawnRows.apply(rows, row, mine, self.num_drawn, graph)
+        if len(self.num_of_class) > 1:
+            gathered = gathered[torch.argsort(of_class, stable=True)]
+        return Drawn(gathered, torch.bincount(of_class, minlength=len(self.num_of_class)), int(words[-1]))
 
     def _of_edges(self, asked: Asked, queries: torch.Tensor, rows: torch.Tensor, drawn: Drawn,
                   graph: LocalGraph) -> torch.Tensor:
@@ -122,12 +123,12 @@ class LinkObjective(Objective):
                      number.split(sizes), strict=True)
         for block in blocks if matrix.num_rows else ():
             if len(block[1]):
-                total = total + checkpoint(self._of_block, drawn, *block, use_reentrant=False)
+                total = total + _OfBlock.apply(self._of_block, drawn, *block[:2], drawn.rows, *block[2:])
         return total
 
     def _of_block(self, drawn: Drawn, queries: torch.Tensor, products: torch.Tensor, question: torch.Tensor,
                   of_answer: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-        others = (queries @ drawn.rows.t())[:, drawn.order]
+        others = queries @ drawn.rows.t()
         if self.kind == RANKING:
             count = drawn.count[of_answer]
             start = (drawn.count.cumsum(0) - drawn.count)[of_answer]
@@ -164,6 +165,25 @@ class LinkObjective(Objective):
             asked.relation * graph.num_nodes + node_id[asked.anchor]
         return torch.from_numpy(np.repeat(number, degree) * graph.num_nodes + node_id[matrix.indices]).to(
             self.labels.device)
+
+
+class _OfBlock(torch.autograd.Function):
+    """`function` of a block of questions. Its gradients are made at once, so no product is kept or made again."""
+
+    @staticmethod
+    def forward(ctx, function: Callable[..., torch.Tensor], drawn: Drawn, queries: torch.Tensor,
+                products: torch.Tensor, drawn_rows: torch.Tensor, *of_edges: torch.Tensor) -> torch.Tensor:
+        if not any(ctx.needs_input_grad):
+            return function(drawn, queries, products, *of_edges)
+        with torch.enable_grad():
+            inputs = [tensor.detach().requires_grad_() for tensor in (queries, products, drawn_rows)]
+            loss = function(drawn._replace(rows=inputs[2]), *inputs[:2], *of_edges)
+        ctx.save_for_backward(*torch.autograd.grad(loss, inputs))
+        return loss.detach()
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, None, *(gradient * of_input for of_input in ctx.saved_tensors), None, None, None
 
 
 class _EdgeProducts(torch.autograd.Function):
