@@ -5,7 +5,8 @@ every value, spread over the numbers of ranks. An unmarked test for several numb
 them, in turn, one rank last; on all of them where its file is named. `--exhaustive` runs all cases on all numbers of
 ranks. Tests that define a format stay unmarked.
 `@pytest.mark.long` is for tests that take long and have a short one beside them that meets the same faults; they run
-with `--all`, and where their file is named. `long_but` marks cases so. No fixture belongs here.
+with `--all`, and where their file is named. `long_but` marks cases so. `--unnamed` takes no file as named: of any file
+the cases that a run of all files has. No fixture belongs here.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def long_but(kept: Sequence[int], cases: Iterable) -> list:
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="run all cases, on every number of ranks")
     parser.addoption("--all", action="store_true", help="run also tests that are marked long, as before a release")
+    parser.addoption("--unnamed", action="store_true", help="run, of files that are named, what a run of all files has")
 
 
 def pytest_configure(config):
@@ -88,7 +90,8 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     """Deselect long tests, and cases of marked tests that a covering does not need."""
-    named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.args}
+    words = [] if config.getoption("--unnamed") else config.args
+    named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in words}
     left_out = set()
     if not config.getoption("--all"):
         left_out.update(id(item) for item in items if item.get_closest_marker(LONG) and item.path not in named)

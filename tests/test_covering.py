@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
+import sys
 from collections import Counter
 from itertools import chain, combinations, product
-from pathlib import Path
 
 import pytest
 from covering import cover, long_but
-from fork_server import served
 
 WIDE = list(product(range(6), range(7), range(3), range(2), range(3)))
 HOLED = [case for case in WIDE if case[0] != case[1] and case[2:] != (1, 1, 1)]     # a product with cases left out
@@ -87,20 +83,36 @@ def test_what_has_no_covering_is_refused(cases, strength):
         cover(cases, strength)
 
 
+class Ended:
+    """A plugin that keeps each test's name, its case and how it ended."""
+
+    def __init__(self):
+        self.tests = []
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.skipped:
+            name, _, case = report.nodeid.rpartition("::")[2].partition("[")
+            self.tests.append((name, case.rstrip("]"), report.outcome))
+
+
 @pytest.fixture
-def run_example(tmp_path):
-    """run_example(*options) -> what a pytest of its own prints of EXAMPLE: names of tests, and how each ended.
+def run_example(tmp_path, monkeypatch):
+    """run_example(*options) -> names, cases and outcomes of the tests of EXAMPLE, by a pytest within this one.
 
     `counts` are the numbers of ranks whose cases are collected.
     """
+    (tmp_path / "pytest.ini").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)      # an example that is changed within a second is read anew
+
     def run(*options, place="test_example.py", counts=(1, 2, 3, 4)):
         (tmp_path / "test_example.py").write_text(EXAMPLE.replace("COUNTS", str(counts)))
-        command = served(["-m", "pytest", "-v", "-p", "covering", "-p", "no:cacheprovider", "-p", "no:mpi-pytest",
-                          *options, place])
-        done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-                              capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout
-        return re.findall(r"::(test_\w+)(?:\[([\w-]+)\])? (PASSED|SKIPPED)", done.stdout)
+        without = [word for name in ("cacheprovider", "faulthandler", "mpi-pytest", "terminal")
+                   for word in ("-p", f"no:{name}")]
+        ended = Ended()
+        sys.modules.pop("test_example", None)
+        assert pytest.main(["-p", "covering", "--import-mode=importlib", *without, *options, place], [ended]) == 0
+        return ended.tests
     return run
 
 
@@ -122,12 +134,12 @@ def test_cases_at_other_places_are_long():
 def test_a_marked_test_runs_a_covering_and_other_tests_run_whole(run_example):
     """Skipped cases cover nothing: those that run have all pairs by themselves. z and w are one factor."""
     found = run_example()
-    ran = thin_cases(found, "PASSED")
+    ran = thin_cases(found, "passed")
     pairs, every = (values_together([((z, w), y, x) for z, w, y, x in cases], 2) for cases in (ran, PRODUCT))
     assert len(ran) < len(PRODUCT) / 2 and pairs == every
-    assert 0 < len(thin_cases(found, "SKIPPED")) < len(PRODUCT) / 2
+    assert 0 < len(thin_cases(found, "skipped")) < len(PRODUCT) / 2
     ended = Counter((name, outcome) for name, _, outcome in found)
-    assert ended["test_whole", "PASSED"] == ended["test_whole", "SKIPPED"] == 20 and ended["test_single", "PASSED"] == 1
+    assert ended["test_whole", "passed"] == ended["test_whole", "skipped"] == 20 and ended["test_single", "passed"] == 1
 
 
 def test_long_cases_cover_nothing_where_they_do_not_run(run_example):
@@ -161,7 +173,8 @@ def test_a_case_runs_on_all_numbers_of_ranks_where_all_are_asked_for_or_its_file
 
 
 @pytest.mark.parametrize("options, place, expected", [
-    ((), ".", 0), ((), "test_example.py", 1), ((), "test_example.py::test_long", 1), (("--all",), ".", 1)])
+    ((), ".", 0), ((), "test_example.py", 1), ((), "test_example.py::test_long", 1), (("--all",), ".", 1),
+    (("--unnamed",), "test_example.py", 0)])
 def test_a_long_test_runs_where_all_are_asked_for_or_its_file_is_named(run_example, options, place, expected):
     found = run_example("-k", "long or single", *options, place=place)
     assert [name for name, _, _ in found].count("test_long") == expected
@@ -169,4 +182,4 @@ def test_a_long_test_runs_where_all_are_asked_for_or_its_file_is_named(run_examp
 
 def test_the_whole_product_runs_where_it_is_asked_for(run_example):
     found = run_example("--exhaustive")
-    assert sorted(thin_cases(found, "PASSED")) == sorted(thin_cases(found, "SKIPPED")) == sorted(PRODUCT)
+    assert sorted(thin_cases(found, "passed")) == sorted(thin_cases(found, "skipped")) == sorted(PRODUCT)

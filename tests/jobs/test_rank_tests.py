@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fork_server import served
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))
@@ -39,11 +40,10 @@ def test_processes_that_share_claims_run_each_file_once_and_find_its_fixtures(tm
     for number, words in enumerate((["."], ["b", "a/test_a.py", "a/test_b.py"])):
         claims = tmp_path / f"claims-{number}"
         claims.mkdir()
-        command = ["-m", "pytest", "-p", "rank_tests", "--claims", claims, "-m", "parallel[1]", "-q",
-                   "--import-mode=importlib"]
-        processes = [subprocess.Popen([sys.executable, *map(str, command), *words], cwd=tmp_path, text=True,
-                                      stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")})
-                     for _ in range(2)]
+        command = served(["-m", "pytest", "-p", "rank_tests", "--claims", claims, "-m", "parallel[1]", "-q",
+                          "--import-mode=importlib", *words])
+        processes = [subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+                                      env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}) for _ in range(2)]
         said = [process.communicate()[0] for process in processes]
         assert {process.returncode for process in processes} <= {0, 5}, said
         assert sum(int(count) for text in said for count in re.findall(r"(\d+) passed", text)) == 2, said
