@@ -110,10 +110,35 @@ def names_in(node):
     return []
 
 
+@dataclass
+class Walked:
+    """All imports, and the modules that have a relative one, that name a communicator, and that say nothing."""
+
+    imports: list[Import]
+    relative: set[str]
+    fetching: set[str]
+    silent: set[str]
+
+
 @cache
-def imports():
-    return [Import(module_name(path), name) for path in SOURCES
-            for node in ast.walk(ast.parse(path.read_text())) for name in names_in(node)]
+def walked() -> Walked:
+    """What stands in the sources, from one walk."""
+    found = Walked([], set(), set(), set())
+    for path in SOURCES:
+        module, tree = module_name(path), ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            found.imports += [Import(module, name) for name in names_in(node)]
+            if isinstance(node, ast.ImportFrom) and node.level:
+                found.relative.add(module)
+            if isinstance(node, ast.Attribute) and node.attr in ("COMM_WORLD", "COMM_SELF"):
+                found.fetching.add(module)
+        if tree.body and not ast.get_docstring(tree):
+            found.silent.add(module)
+    return found
+
+
+def imports() -> list[Import]:
+    return walked().imports
 
 
 def is_within(name, home):
@@ -196,16 +221,12 @@ def test_decisions_need_only_numpy_and_scipy():
 
 
 def test_imports_are_absolute():
-    relative = [module_name(path) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))
-                if isinstance(node, ast.ImportFrom) and node.level]
-    assert relative == []
+    assert walked().relative == set()
 
 
 def test_a_communicator_is_an_argument_and_only_launch_fetches_one():
-    fetched = {module_name(path) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))
-               if isinstance(node, ast.Attribute) and node.attr in ("COMM_WORLD", "COMM_SELF")}
     # A program that has not come to `hpcgnn.open` has loaded no launch, and must end all ranks too.
-    assert fetched == {"run.launch", "__init__"}
+    assert walked().fetching == {"run.launch", "__init__"}
 
 
 def test_no_module_is_named_after_nothing():
@@ -214,9 +235,7 @@ def test_no_module_is_named_after_nothing():
 
 
 def test_every_module_says_what_lives_in_it():
-    silent = [module_name(path) for path in SOURCES
-              if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))]
-    assert silent == []
+    assert walked().silent == set()
 
 
 def test_kernels_in_c_know_neither_mpi_nor_hdf5_nor_torch():
