@@ -2,7 +2,7 @@
 
 `served(words)` is a command line that stands for `python words`. It starts this file, which hands arguments,
 environment, folder and streams to a server, passes signals on, and ends as the forked process ends. A server starts
-when it is first asked for and ends with the tests, or after a minute without work; there is one for each environment
+when it is first asked for and ends with the tests, or after five idle minutes; there is one for each environment
 that libraries read while they load, and another one for `python -m pytest`, with what files of tests import. Only
 libraries of others are loaded before the fork: hpcgnn and MPI start anew in every process. Processes of one server
 share the seed of Python's hashes.
@@ -28,7 +28,7 @@ LOADED = ("torch", "numpy", "scipy.sparse.csgraph", "h5py", "click", "rich.conso
 LOADED_FOR_TESTS = ("pytest", "torch_geometric.nn", "torch_geometric.datasets", "torch_geometric.loader", "networkx",
                     "pandas", "scipy.optimize", "scipy.stats", "sklearn.metrics")
 LENGTH_BYTES, NUM_STREAMS = 8, 3
-IDLE_SECONDS, LOOK_SECONDS = 60.0, 2.0
+IDLE_SECONDS, LOOK_SECONDS = 300.0, 2.0
 REFUSED = -1
 TESTS = "-tests"        # ends the address of a server for pytest
 
@@ -36,6 +36,17 @@ TESTS = "-tests"        # ends the address of a server for pytest
 def served(words) -> list[str]:
     """The command line that stands for `python words`."""
     return [sys.executable, "-I", "-S", __file__, *map(str, words)]
+
+
+def forked_for(asker: int) -> int:
+    """The process that a server has forked for one of `served`; that itself where there is none."""
+    from contextlib import suppress
+
+    for process in os.listdir("/proc"):
+        with suppress(OSError), open(f"/proc/{process}/comm") as name:      # no process, or one that has ended
+            if name.read() == f"of {asker}\n":
+                return int(process)
+    return asker
 
 
 def pytest_configure(config):
@@ -64,8 +75,8 @@ def ask(words: list[str]) -> int:
     os.umask(mask)
     cores = ",".join(map(str, os.sched_getaffinity(0)))
     limits = ";".join("{},{},{}".format(kind, *resource.getrlimit(kind)) for kind in LIMITS)
-    request = os.fsencode("\0".join([os.getcwd(), str(mask), cores, limits, ",".join(map(str, map(int, ignored))),
-                                     str(len(words)), *words,
+    request = os.fsencode("\0".join([str(os.getpid()), os.getcwd(), str(mask), cores, limits,
+                                     ",".join(map(str, map(int, ignored))), str(len(words)), *words,
                                      *(f"{name}={value}" for name, value in os.environ.items())]))
     with socket.socket(socket.AF_UNIX) as server:
         try:
@@ -128,7 +139,7 @@ class Wanted:
     """What a forked process has to become."""
 
     def __init__(self, request: str, streams: list[int]):
-        self.folder, mask, cores, limits, ignored, num_words, *rest = request.split("\0")
+        self.asker, self.folder, mask, cores, limits, ignored, num_words, *rest = request.split("\0")
         self.ignored = [int(number) for number in ignored.split(",") if number]
         self.streams, self.mask, self.cores = streams, int(mask), [int(core) for core in cores.split(",")]
         self.limits = [[int(part) for part in limit.split(",")] for limit in limits.split(";")]
@@ -229,6 +240,8 @@ def become(wanted: Wanted) -> None:
     import runpy
 
     os.setsid()
+    with open("/proc/self/comm", "w") as name:      # by which `forked_for` finds it
+        name.write(f"of {wanted.asker}")
     for number, stream in enumerate(wanted.streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork_server import served
+from fork_server import forked_for, served
 
 RUNTIME_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPIR_", "MPICH_")
 KEPT_PREFIXES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_MCA_rmaps", "OMPI_MCA_mpi_yield", "PRTE_MCA_", "MPIR_CVAR_",
@@ -88,8 +88,8 @@ class ParallelRun:
         self.process.wait()
 
     def ranks(self) -> dict[int, int]:
-        """Process id of every rank."""
-        found = {rank_of(pid): pid for pid in descendants(self.process.pid)}
+        """Process id of every rank; of one that is served, of the process that runs it."""
+        found = {rank_of(pid): forked_for(pid) for pid in descendants(self.process.pid)}
         return {rank: pid for rank, pid in sorted(found.items()) if rank >= 0}
 
     def wait_for(self, condition, seconds: float = 60.0) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fork_server import FOLDER, served
+from fork_server import FOLDER, forked_for, served
 from parallel_run import clean_environment, is_running
 
 SEEN = ("import sys, os, resource\n"
@@ -72,6 +72,7 @@ def test_a_signal_reaches_the_forked_process_and_its_end_is_that_of_the_command(
         with subprocess.Popen([*start, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               env=clean_environment()) as process:
             forked = int(process.stdout.readline())
+            assert forked_for(process.pid) == forked
             time.sleep(0.1)
             process.send_signal(number)
             expected = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: -signal.SIGINT, signal.SIGUSR1: 75}[number]
