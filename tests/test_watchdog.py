@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from fork_server import served
 from parallel_run import ENDING_LIMIT, ParallelRun, hpcgnn, is_running, run_parallel_command
 from training_setup import easy_graph, random_owner, write
 
@@ -63,7 +64,7 @@ def test_the_silent_are_named_then_the_busy_and_nobody_where_one_gets_on(words, 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    dataset = easy_graph(spec="synthetic:nodes=3000,mean_degree=20,classes=4,features=32,signal=2")
+    dataset = easy_graph()
     return write(dataset, random_owner(dataset, 3), 3, tmp_path_factory.mktemp("shards"))
 
 
@@ -79,7 +80,7 @@ def wait_for_epochs(run, folder, num_epochs):
 
 @pytest.mark.parametrize("stopped", [2, pytest.param(0, marks=pytest.mark.long)])
 def test_a_stopped_rank_is_named_and_all_end(shards, tmp_path, stopped):
-    with ParallelRun(3, hpcgnn("train", shards, *flags(100000)), tmp_path) as run:
+    with ParallelRun(3, served(["-m", "hpcgnn", "train", shards, *flags(100000)]), tmp_path) as run:
         wait_for_epochs(run, tmp_path, 12)
         ranks = run.ranks()
         os.kill(ranks[stopped], signal.SIGSTOP)
@@ -134,7 +135,7 @@ def test_ranks_that_wait_for_a_slow_one_that_gets_on_are_left_alone(tmp_path):
 
 def test_a_job_that_was_suspended_as_a_whole_goes_on(tmp_path):
     program = PROGRAM.format(folder=str(tmp_path), shares=True, notes=10, pause=0)
-    with ParallelRun(3, [sys.executable, "-c", program], tmp_path) as run:
+    with ParallelRun(3, served(["-c", program]), tmp_path) as run:
         run.wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in run.ranks().values():
