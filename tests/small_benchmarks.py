@@ -1,18 +1,24 @@
 """`python small_benchmarks.py bench ...` is `hpcgnn bench ...`, and `dram ...` is jobs/measurements/dram.py, with small
 work in place of what the program holds as constants. They do not start anew: the caller's environment says how many
-threads there are.
+threads there are. Trainings come from the tests' server, and work of `bench epoch` beside them is done in this process.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
 
+from fork_server import served
+
 from hpcgnn.__main__ import main
-from hpcgnn.bench import bits, environment, host, kernels
+from hpcgnn.bench import bits, environment, epoch, host, kernels
 
 environment.run_in = lambda *wanted: None
+epoch.call_in_child = lambda threads, *call: environment._call_work(*call)
+epoch.hpcgnn_command = lambda *arguments: served(["-m", "hpcgnn", *arguments])
+epoch.thread_environment = lambda threads: dict(os.environ)
 host.HostPlace = partial(host.HostPlace, num_rows=64, stream_bytes=1 << 20)
 kernels.KernelBenchmark = partial(kernels.KernelBenchmark, width=9)
 bits.BitsBenchmark = partial(bits.BitsBenchmark, sizes=(128,), dims=(32,), widths=(1, 3))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from reference_partition import random_dataset
 
-from hpcgnn.bench.environment import allocator_name, thread_environment, with_kept_memory, with_tcmalloc
+from hpcgnn.bench.environment import allocator_name, call_in_child, thread_environment, with_kept_memory, with_tcmalloc
 from hpcgnn.bench.epoch import EpochSettings, Trained, complaint, score_line
 from hpcgnn.bench.epoch_work import count_parts, epoch_ceiling, export_arrays, layer_products, layer_widths
 from hpcgnn.bench.peers import epoch_loop
@@ -25,7 +25,7 @@ def test_exported_arrays_are_the_source_graph(dataset, num_parts, tmp_path):
     shards = tmp_path / "shards"
     write_shards(dataset, np.arange(60, dtype=np.int32) % num_parts, shards, Making(num_parts, reorder="none"),
                  Provenance("edges:a.csv", "random", 0))
-    assert count_parts(shards) == num_parts
+    assert (call_in_child(2, "count_parts", shards) if num_parts > 1 else count_parts(shards)) == num_parts
     facts = export_arrays(shards, tmp_path / "arrays.npz")
     assert facts["num_features"] == dataset.num_features and facts["num_classes"] == dataset.num_classes
     with np.load(tmp_path / "arrays.npz") as arrays:

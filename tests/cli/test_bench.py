@@ -119,8 +119,8 @@ def test_shards_are_trained_as_they_are(graph, tmp_path, models):
     made = subprocess.run(served(["-m", "hpcgnn", "preprocess", f"npz:{graph}", "--parts", "1", "--out",
                                   tmp_path / "shards"]), capture_output=True, text=True, env=clean_environment())
     assert made.returncode == 0, made.stderr
-    done = run_bench("epoch", tmp_path / "shards", "--model", models, "--epochs", 3,
-                     "--hidden", 4, "--repeat", 1, "--threads", 1)
+    done = run_bench("epoch", tmp_path / "shards", "--model", models, "--epochs", 3, "--hidden", 4, "--repeat", 1,
+                     "--threads", 1, program=SMALL, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert all(f"small {model} 3 x 4 fp32" in done.stdout for model in models.split(","))
 
