@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fork_server import served
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs/gpu_check.sh"
@@ -197,8 +198,8 @@ def test_one(device):
 def test_none():
     raise AssertionError
 ''')
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "short_selection", "-p", "no:cacheprovider",
-                           str(tmp_path)], capture_output=True, text=True, cwd=tmp_path,
+    done = subprocess.run(served(["-m", "pytest", "-q", "-p", "short_selection", "-p", "no:cacheprovider", tmp_path]),
+                          capture_output=True, text=True, cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")})
     assert "2 passed, 3 deselected" in done.stdout, done.stdout
 

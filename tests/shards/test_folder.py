@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fork_server import served
+from parallel_run import clean_environment
 from reference_partition import random_dataset
 
 from hpcgnn.errors import ShardError
@@ -62,7 +63,7 @@ def interrupted_write(folder, num_parts, call, how):
         test_folder.write(test_folder.Path(sys.argv[2]), int(sys.argv[3]), "new")
         """
     done = subprocess.run(served(["-c", textwrap.dedent(script), TESTS, folder, num_parts, call, how]), timeout=60,
-                          capture_output=True)
+                          capture_output=True, env=clean_environment())
     assert done.returncode in (0, -signal.SIGKILL, -signal.SIGINT, 1), done.stderr
     return done.returncode != 0
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from fork_server import served
 from mpi4py import MPI
+from parallel_run import clean_environment
 from torch import nn
 from training_setup import easy_graph, write
 
@@ -173,5 +174,6 @@ def test_a_training_imports_no_compiler(tmp_path, quantize):
     program = ("import sys; from hpcgnn.__main__ import main; sys.argv[0] = 'hpcgnn'\n"
                "try: main()\nfinally: assert 'torch._dynamo' not in sys.modules")
     done = subprocess.run(served(["-c", program, "train", shards, "--model", "gcn", "--epochs", "2", "--out",
-                                  tmp_path / "run", *quantize]), capture_output=True, text=True)
+                                  tmp_path / "run", *quantize]), capture_output=True, text=True,
+                          env=clean_environment())
     assert done.returncode == 0, done.stderr
