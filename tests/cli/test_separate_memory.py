@@ -15,7 +15,7 @@ from training_setup import easy_graph, on_rank_zero, write_once
 from hpcgnn.lowbit.inference.model_file import write_model
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 
-SPEC = "synthetic:nodes=90,mean_degree=6,classes=4,features=12,signal=2"
+SPEC = "synthetic:nodes=48,mean_degree=6,classes=4,features=12,signal=2"
 CUDA = ("--device", "cuda")
 
 
@@ -45,7 +45,7 @@ def run(hpcgnn, *arguments):
                                            ("gin", ("--clusters", 6, "--set", "aggregation=gather"))])
 def test_integers_answer(hpcgnn, graph, shards, shared_path, kind, options):
     path = shared_path / "m.h5"
-    model = some_model(kind, num_nodes=90, num_layers=3, has_norm=True)
+    model = some_model(kind, num_nodes=48, num_layers=3, has_norm=True)
     made_on = fingerprint_of(graph, FeatureStorage("float32"))
     on_rank_zero(MPI.COMM_WORLD, lambda: write_model(path, model, made_on))
     out = shared_path / "o.h5"
@@ -60,8 +60,8 @@ def test_integers_answer(hpcgnn, graph, shards, shared_path, kind, options):
                                       ("--model", "gat", "--set", "heads=2", "--quantize", "degree-aware")])
 def test_a_run_is_trained_continued_quantized_and_answered(hpcgnn, shards, shared_path, settings):
     out = shared_path / "run"
-    run(hpcgnn, "train", shards, "--epochs", 2, "--hidden", 8, "--out", out, *settings, *CUDA)
-    run(hpcgnn, "train", shards, "--resume", "--epochs", 3, "--out", out, *CUDA)
+    run(hpcgnn, "train", shards, "--epochs", 1, "--hidden", 8, "--out", out, *settings, *CUDA)
+    run(hpcgnn, "train", shards, "--resume", "--epochs", 2, "--out", out, *CUDA)
     run(hpcgnn, "quantize", out, shards, "--out", shared_path / "q.h5", *CUDA)
     run(hpcgnn, "infer", out, shards, "--repeat", 1, "--clusters", 4, *CUDA)
     run(hpcgnn, "predict", out, shards, "--out", shared_path / "p.csv")
