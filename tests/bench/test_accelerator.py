@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.sparse
-from fork_server import served
-from parallel_run import clean_environment
 
 from hpcgnn.__main__ import main
 from hpcgnn.accelerators.energy import Energy
@@ -66,14 +63,10 @@ def run_here(monkeypatch, capsys, *arguments):
     return stop.value.code, capsys.readouterr()
 
 
-def run_command(*arguments):
-    return subprocess.run(served(["-m", "hpcgnn", "bench", "accelerator", *arguments]),
-                          capture_output=True, text=True, env=clean_environment())
-
-
-def test_the_command_leaves_tables_numbers_and_a_picture(tmp_path):
-    done = run_command(f"{write_graph(tmp_path)}:gcn", "--designs", "mega,grow", "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+def test_the_command_leaves_tables_numbers_and_a_picture(tmp_path, monkeypatch, capsys):
+    status, printed = run_here(monkeypatch, capsys, f"{write_graph(tmp_path)}:gcn", "--designs", "mega,grow", "--out",
+                               tmp_path / "out")
+    assert not status, printed.err
     content = json.loads((tmp_path / "out/accelerator.json").read_text())
     mega, grow = content["outcomes"]
     assert (mega["design"], grow["design"], mega["workload"]) == ("mega", "grow", "drawn gcn")
@@ -86,10 +79,10 @@ def test_the_command_leaves_tables_numbers_and_a_picture(tmp_path):
         parts = outcome["energy_joules"]
         assert parts["total"] == pytest.approx(parts["dram"] + parts["sram"] + parts["processing"] + parts["leakage"])
     gain = grow["cycles"] / mega["cycles"]
-    assert "1,024 bse" in done.stdout and "combination 96" in done.stdout
-    assert "what mega gains" in done.stdout and f"{gain:.2f}" in done.stdout
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("results: ")]      # a path has any length
-    assert max(map(len, lines)) <= 80 and "MB of" in done.stdout      # no terminal
+    assert "1,024 bse" in printed.out and "combination 96" in printed.out
+    assert "what mega gains" in printed.out and f"{gain:.2f}" in printed.out
+    lines = [line for line in printed.out.splitlines() if not line.startswith("results: ")]      # a path has any length
+    assert max(map(len, lines)) <= 80 and "MB of" in printed.out      # no terminal
     assert (tmp_path / "out/accelerator.png").read_bytes().startswith(b"\x89PNG")
 
 

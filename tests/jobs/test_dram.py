@@ -33,8 +33,12 @@ NAMES = ["naive", "metis", "metis, no reuse across", BY_SOURCE, "gcod", CONDENSE
 
 @pytest.fixture
 def grid():
-    """A grid of SIDE x SIDE nodes."""
-    path = scipy.sparse.diags([1.0, 1.0], [-1, 1], shape=(SIDE, SIDE))
+    return grid_of(SIDE)
+
+
+def grid_of(side):
+    """A grid of side x side nodes."""
+    path = scipy.sparse.diags([1.0, 1.0], [-1, 1], shape=(side, side))
     arcs = scipy.sparse.kronsum(path, path).tocsr()
     arcs.sort_indices()
     return Topology("grid", arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32))
@@ -87,7 +91,8 @@ def test_a_buffer_without_room_for_a_row_is_refused(grid):
         list(benchmark_of(grid, row_bytes=4000).count())
 
 
-def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
+def test_the_command_leaves_a_table_a_picture_and_its_numbers(tmp_path):
+    grid = grid_of(20)
     np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
     done = subprocess.run(
         served([SMALL, "dram", tmp_path / "grid.npz", "--shuffle", "--buffer-kb", "4",

@@ -197,6 +197,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_the_wheel_for_cpus_is_taken_unless_a_gpu_is_seen(machine, name, installer):
