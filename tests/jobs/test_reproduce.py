@@ -22,6 +22,7 @@ from hpcgnn.methods import METHODS as KNOWN_METHODS
 pytest.importorskip("matplotlib", reason="matplotlib, which draws the figures, is not installed")
 JOBS = Path(__file__).parents[2] / "jobs"
 sys.path.insert(0, str(JOBS))
+import reproduce as program  # noqa: E402
 from reproduce import preprocess_command, train_command  # noqa: E402
 from reproduce_columns import COLUMNS, Finished, epoch_of_share  # noqa: E402
 from reproduce_conditions import Conditions  # noqa: E402
@@ -185,20 +186,23 @@ def test_a_figure_is_a_picture(tmp_path, kind):
 
 # The program
 
-def reproduce(tmp_path, *arguments, **variables):
-    """Run the program with ranks as tests start them."""
+def environment_of(tmp_path, **variables):
+    """The program's environment, in which ranks start as tests start them."""
     flags = "--bind-to none " if is_open_mpi() else ""
     (tmp_path / "bin").mkdir(exist_ok=True)
     (tmp_path / "bin/hpcgnn").write_text(f'#!/bin/sh\nexec {shlex.join(served(["-m", "hpcgnn"]))} "$@"\n')
     (tmp_path / "bin/hpcgnn").chmod(0o755)
     kept = {name: value for name, value in clean_environment().items() if "HPCGNN_" not in name or name == FOLDER}
-    environment = {**kept,
-                   "BASH_FUNC_hpcgnn_mpirun%%": f'() {{ {launcher()} {flags}-n "$@"; }}',
-                   "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
-                   "HPCGNN_DATASETS": str(tmp_path / "graphs"), "HPCGNN_REPRODUCE_OUT": str(tmp_path / "out"),
-                   **{f"HPCGNN_REPRODUCE_{name}": value for name, value in variables.items()}}
-    return subprocess.run(served([JOBS / "reproduce.py", *arguments]), capture_output=True, text=True, env=environment,
-                          cwd=tmp_path)
+    return {**kept, "BASH_FUNC_hpcgnn_mpirun%%": f'() {{ {launcher()} {flags}-n "$@"; }}',
+            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HPCGNN_DATASETS": str(tmp_path / "graphs"),
+            "HPCGNN_REPRODUCE_OUT": str(tmp_path / "out"),
+            **{f"HPCGNN_REPRODUCE_{name}": value for name, value in variables.items()}}
+
+
+def reproduce(tmp_path, *arguments, **variables):
+    """Run the program."""
+    return subprocess.run(served([JOBS / "reproduce.py", *arguments]), capture_output=True, text=True, cwd=tmp_path,
+                          env=environment_of(tmp_path, **variables))
 
 
 SMALL = {"DATASETS": "yelp", "MODELS": "gcn", "METHODS": "vanilla pipegcn", "EPOCHS": "2", "HIDDEN": "8"}
@@ -263,7 +267,9 @@ def test_a_dry_run_prints_the_commands_and_does_nothing(tmp_path):
     (("sylvie", "IX"), {"LINK_MBPS": "-1"}, "HPCGNN_REPRODUCE_LINK_MBPS must be a number of MB/s above 0, found '-1'"),
     (("sylvie", "X"), {"RANKS": "3"}, "HPCGNN_REPRODUCE_RANKS names '3', which is not in what is asked for; there"),
 ])
-def test_what_can_not_be_done_is_one_sentence(tmp_path, arguments, variables, sentence):
-    done = reproduce(tmp_path, *arguments, **variables)
-    assert done.returncode == 1
-    assert done.stderr.startswith("hpcgnn: " + sentence.format(folder=tmp_path)) and done.stderr.count("\n") == 1
+def test_what_can_not_be_done_is_one_sentence(tmp_path, monkeypatch, capsys, arguments, variables, sentence):
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
+    monkeypatch.setattr(os, "environ", environment_of(tmp_path, **variables))
+    assert program.main() == 1
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("hpcgnn: " + sentence.format(folder=tmp_path)) and complaint.count("\n") == 1
