@@ -44,7 +44,7 @@ FOREIGN_FLAGS = {"--mpi", "--signal", "--batch", "--open-mode", "--stream-buffer
                  "--kill-on-bad-exit", "--block-signal", "--export", "--array", "--bind-to", "--cpus-per-task",
                  "--no-requeue", "--dependency",
                  "--master-port", "--time", "--minutes", "--case", "--exhaustive", "--all",
-                 "--table-only", "--pdb"}
+                 "--table-only", "--pdb", "--short"}
 
 
 def name_of(path: Path) -> str:
