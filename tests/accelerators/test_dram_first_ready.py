@@ -99,6 +99,7 @@ def ends_alike(dram, lists, is_write):
     return np.array_equal(whole.channels[:dram_timing.CHANNEL_WORDS], single.channels[:dram_timing.CHANNEL_WORDS])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("is_write", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"queue_depth": 8}, {"faw": 64}, {"rcd_read": 40}])
 def test_streams_that_begin_and_end_near_a_change_of_rows_are_as_their_bursts(changes, is_write):

@@ -169,6 +169,7 @@ def check_phase(walked, design, counts, tiling, shape, own, kinds):
         assert walked.written_bytes("partial sums") == sum(block[4] for block in expected)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("order", [None, *map("".join, permutations("mkn"))])
 @pytest.mark.parametrize("options", [{}, {"bit_width": 8}, {"dense": 0.03125}, {"output": 0.03125},

@@ -49,6 +49,7 @@ def touched(asked):
     return total
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
