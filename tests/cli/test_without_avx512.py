@@ -108,21 +108,35 @@ def test_losses_in_bfloat16_are_the_same_at_other_levels_up_to_its_roundings(tra
     np.testing.assert_allclose(train(f"bf16-{level}"), train("bf16"), rtol=BFLOAT16_ROUNDINGS)
 
 
-@pytest.mark.parametrize("run, options, batching", [
-    ("fp32", ("--bits", 8), ()),
-    ("integers", (), ("--clusters", 12, "--set", "batch_size=4", "--set", "between_clusters=true", "--set",
-                      "aggregation=tiles"))])
-def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, run, options, batching):
-    assert train(run)[-1] < 1.0
-    model, outs = folder / f"{run}.h5", [folder / f"{run}-{name}.h5" for name in ("held", "free")]
-    quantize = ("quantize", folder / run, folder / "shards", *options, "--out", model)
-    infer = [("infer", model, folder / "shards", "--repeat", 1, *batching, "--out", out) for out in outs]
-    quantized, *answered = (printed for commands, held in (([quantize, infer[0]], AVX2), ([infer[1]], {}))
-                            for printed, _ in hpcgnn_in_one(commands, held))
-    assert f"model file: {model}" in quantized
-    for printed in answered:
+# Options of `quantize` and of `infer` for two runs.
+INTEGERS = {"fp32": (("--bits", 8), ()),
+            "integers": ((), ("--clusters", 12, "--set", "batch_size=4", "--set", "between_clusters=true", "--set",
+                              "aggregation=tiles"))}
+
+
+@pytest.fixture(scope="module")
+def answered(train, folder):
+    """By run, what `quantize`, `infer`, and a free `infer` print; one process does all that is held alike."""
+    def infer(run, name):
+        return ("infer", folder / f"{run}.h5", folder / "shards", "--repeat", 1, *INTEGERS[run][1], "--out",
+                folder / f"{run}-{name}.h5")
+
+    assert all(train(run)[-1] < 1.0 for run in INTEGERS)
+    quantize = {run: ("quantize", folder / run, folder / "shards", *options, "--out", folder / f"{run}.h5")
+                for run, (options, _) in INTEGERS.items()}
+    held = [text for text, _ in hpcgnn_in_one([words for run in INTEGERS for words in (quantize[run],
+                                                                                       infer(run, "held"))])]
+    free = [text for text, _ in hpcgnn_in_one([infer(run, "free") for run in INTEGERS], {})]
+    return dict(zip(INTEGERS, zip(held[::2], held[1::2], free, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("run", INTEGERS)
+def test_integers_answer_to_the_bit_as_with_all_instructions(answered, folder, run):
+    quantized, *inferred = answered[run]
+    assert f"model file: {folder / run}.h5" in quantized
+    for printed in inferred:
         assert float(re.search(r"test ([\d.]+) %", printed)[1]) > 80
-    held, free = map(read_predictions, outs)
+    held, free = (read_predictions(folder / f"{run}-{name}.h5") for name in ("held", "free"))
     for array in ("prediction", "logits", "embeddings"):
         assert getattr(held, array).tobytes() == getattr(free, array).tobytes(), array
 
