@@ -38,7 +38,7 @@ def plain(known):
 @pytest.fixture
 def made(tmp_path):
     def preprocess(data, **options):
-        hpcgnn.preprocess(data, parts=3, out=tmp_path / "g", **{"partitioner": "contiguous", **options})
+        hpcgnn.preprocess(data, parts=2, out=tmp_path / "g", **{"partitioner": "contiguous", **options})
         return tmp_path / "g"
     return preprocess
 
