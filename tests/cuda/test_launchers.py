@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from cuda.conftest import HAS_GPU
+from fork_server import served
+from parallel_run import clean_environment
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 import hpcgnn.ops.cuda.quantization as device_side
@@ -253,7 +255,7 @@ def test_a_bound_kernel_refuses_the_tensors_that_a_call_refuses(cupy, wrong, say
 def test_cupy_is_not_imported_before_the_first_launch():
     code = ("import sys, hpcgnn.ops.cuda.quantization as q; from hpcgnn.ops.cuda.module import kernel; "
             "kernel('quantization', 'dequantize_f32'); assert 'cupy' not in sys.modules")
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert subprocess.run(served(["-c", code]), env=clean_environment()).returncode == 0
 
 
 def test_what_was_recorded_is_launched_again_on_the_same_tensors(emulated):

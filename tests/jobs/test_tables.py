@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from parallel_run import run_parallel_command
+from fork_server import served
+from parallel_run import clean_environment, run_parallel_command
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -20,8 +21,8 @@ def write_run(folder, validation, test, std=0.01, **others):
 
 
 def run_script(name, *arguments):
-    command = [sys.executable, JOBS / name, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(served([JOBS / name, *arguments]), capture_output=True, text=True, check=True,
+                          env=clean_environment()).stdout
 
 
 def cells(line):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from fork_server import served
 from mpi4py import MPI
+from parallel_run import clean_environment
 from reference_models import edge_index_of, peer_logits
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -205,7 +206,7 @@ def test_loading_needs_no_mpi(run, tmp_path):
     program = (f"import hpcgnn, sys, torch\nmodel = hpcgnn.load_model({str(path)!r})\n"
                "model(torch.zeros(3, 12), torch.tensor([[0], [1]]))\n"
                "assert 'mpi4py' not in sys.modules and 'torch_geometric' not in sys.modules")
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    ended = subprocess.run(served(["-c", program]), capture_output=True, text=True, env=clean_environment())
     assert ended.returncode == 0, ended.stderr
 
 
