@@ -45,8 +45,7 @@ def of_an_epoch(shards: Path, settings: dict) -> list[Counter]:
 @pytest.fixture
 def shards(shared_path):
     need_compiler()
-    small = GRAPH.replace("nodes=600", "nodes=120")      # starts and waits are those of any graph
-    return write_once(MPI.COMM_WORLD, easy_graph(spec=small), shared_path / "shards")
+    return write_once(MPI.COMM_WORLD, easy_graph(spec=GRAPH), shared_path / "shards")
 
 
 @pytest.mark.parametrize("model, precision", BOUNDS)
@@ -58,7 +57,7 @@ def test_a_step_starts_few_kernels_and_waits_for_none(shards, model, precision):
 
 
 def test_waits_do_not_grow_with_the_steps(shards):
-    few, many = (of_an_epoch(shards, {"model": "sage", "steps": f"rows:{steps}"})[2] for steps in (2, 6))
+    few, many = (of_an_epoch(shards, {"model": "sage", "steps": f"rows:{steps}"})[2] for steps in (2, 4))
     assert few.total() == many.total() <= WAITS_AN_EPOCH, (few, many)
 
 
