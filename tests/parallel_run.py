@@ -92,7 +92,7 @@ class ParallelRun:
         found = {rank_of(pid): forked_for(pid) for pid in descendants(self.process.pid)}
         return {rank: pid for rank, pid in sorted(found.items()) if rank >= 0}
 
-    def wait_for(self, condition, seconds: float = 60.0) -> None:
+    def wait_for(self, condition, seconds: float = 120.0) -> None:
         """Return as soon as `condition()` holds; fail where the run ends or the time is over before."""
         limit = time.monotonic() + seconds
         while not condition():
