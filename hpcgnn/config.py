@@ -32,7 +32,7 @@ QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 OWN = "own"      # a loss or a score that a user's program gave to hpcgnn.fit
 LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
-SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
+SCORES = ("auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
 NODES, LINKS = "nodes", "links"      # values of `task`
 LINK_DECODER = "link_decoder"      # the submodule of a model that scores links, if they have relations
 LINK_SCORES = ("mrr", *(f"{kind}@{most}" for kind in ("hits", "recall", "ndcg") for most in (1, 3, 10, 20, 50, 100)))

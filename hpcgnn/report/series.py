@@ -12,7 +12,8 @@ from hpcgnn.report.formats import LOW_SCORES, UNKNOWN
 from hpcgnn.report.run_folder import Run
 from hpcgnn.report.summary import SENT
 
-TITLES = {"micro_f1": "micro-F1", "roc_auc": "ROC AUC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
+TITLES = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "roc_auc": "ROC AUC", "mae": "MAE", "rmse": "RMSE",
+          "r2": "R²"}
 NO_SHARES = ("r2", *LOW_SCORES)      # for runs without this in their summary
 
 

@@ -36,6 +36,20 @@ def micro_f1(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> floa
     return 2 * hits / (num_predicted + num_actual) if num_predicted + num_actual else float("nan")
 
 
+def macro_f1(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
+    """Collective: mean over classes of the F1 of each; classes that are neither label nor prediction are left out.
+
+    logits : (n, num_classes) float32, labels : (n,) int64, -1 is a class that no logit predicts; nan without rows
+    """
+    predicted = logits.argmax(dim=1)
+    counts = torch.stack([torch.bincount(classes + 1, minlength=logits.shape[1] + 1) for classes in (
+        labels[predicted == labels], predicted, labels)]).cpu().numpy()
+    comm.Allreduce(MPI.IN_PLACE, counts)
+    hits, num_either = counts[0], counts[1] + counts[2]
+    occurs = num_either > 0
+    return float(np.mean(2 * hits[occurs] / num_either[occurs])) if occurs.any() else float("nan")
+
+
 def roc_auc(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
     """Collective: probability that a node of class 1 scores above one of class 0; ties count one half.
 
@@ -125,7 +139,8 @@ class Score:
 
 
 SCORES = {score.name: score for score in (
-    Score("accuracy", accuracy, CLASSES), Score("micro_f1", micro_f1, MULTI_LABEL), Score("roc_auc", roc_auc, CLASSES),
+    Score("accuracy", accuracy, CLASSES), Score("macro_f1", macro_f1, CLASSES), Score("roc_auc", roc_auc, CLASSES),
+    Score("micro_f1", micro_f1, MULTI_LABEL),
     Score("r2", r2, REGRESSION, is_share=False),
     *(Score(function.__name__, function, REGRESSION, prefers_low=True, is_share=False) for function in (mae, rmse)))}
 DEFAULT_SCORES = {CLASSES: "accuracy", MULTI_LABEL: "micro_f1", REGRESSION: "r2", LINKS: "mrr"}

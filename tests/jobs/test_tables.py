@@ -91,6 +91,25 @@ def test_a_recipe_is_compared_with_the_base_of_the_same_seed(tmp_path):
     assert smooth["seeds"] == "1"
 
 
+def test_scores_on_typed_graphs_are_compared_by_seed_and_recipes_by_validation(tmp_path):
+    def line(side, recipe, seed, val, micro, ranks=1):
+        return json.dumps({"graph": "acm", "split": 20, "model": "rgcn", "side": side, "recipe": recipe, "seed": seed,
+                           "ranks": ranks, "val": val, "micro": micro, "macro": micro - 0.01, "last": micro - 0.1,
+                           "worst": micro - 0.2}) + "\n"
+
+    lines = [line("hpcgnn", "a", 100, 0.7, 0.9), line("hpcgnn", "b", 100, 0.8, 0.1), line("PyG", "a", 100, 0.9, 0.2),
+             line("PyG", "b", 100, 0.8, 0.9), line("hpcgnn", "b", 0, 0.5, 0.80), line("hpcgnn", "b", 1, 0.5, 0.84),
+             line("PyG", "a", 0, 0.5, 0.82), line("PyG", "a", 1, 0.5, 0.82), line("PyG", "a", 2, 0.5, 0.99),
+             line("hpcgnn", "b", 0, 0.5, 0.79, ranks=2)]
+    (tmp_path / "scores.jsonl").write_text("".join(lines))
+    printed = run_script("typed_table.py", tmp_path / "scores.jsonl").splitlines()
+    scores, recipes, ranks = (cells(printed[number]) for number in (4, 8, 12))
+    assert scores[:7] == ["acm", "20", "rgcn", "2", "82.00 ± 2.83 (80.00)", "82.00 ± 0.00 (82.00)", "+0.00 ± 2.00"]
+    assert scores[7] == "81.00 ± 2.83 (79.00)" and scores[10:] == ["72.00, 60.00", "72.00, 62.00"]
+    assert recipes == ["acm", "rgcn", "b", "a"]
+    assert ranks == ["acm", "20", "rgcn", "2", "80.00", "79.00", "79.00", "78.00"]
+
+
 def test_losses_of_other_ranks_are_compared_with_those_of_the_first_file(tmp_path):
     pytest.importorskip("torch_geometric")
     for ranks, losses in ((1, [2.0, 1.0]), (2, [2.0, 1.001])):

@@ -135,7 +135,7 @@ def test_deviation_of_one_score_is_zero():
 def test_a_score_that_fits_the_labels_is_chosen_and_reported(shared_path):
     comm = MPI.COMM_WORLD
     for spec, asked, expected in (("classes=5,multi_label=true", "auto", "micro_f1"), ("classes=2", "auto", "accuracy"),
-                                  ("classes=2", "roc_auc", "roc_auc")):
+                                  ("classes=2", "roc_auc", "roc_auc"), ("classes=3", "macro_f1", "macro_f1")):
         dataset = easy_graph(spec=f"synthetic:nodes=120,mean_degree=6,features=8,{spec}")
         shards = write_once(comm, dataset, shared_path / f"shards-{spec}")
         summary, _, _ = train(comm, shards, shared_path / f"run-{spec}-{asked}", score=asked, epochs=2)

@@ -10,7 +10,7 @@ import torch
 from mpi4py import MPI
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
-from hpcgnn.training.scores import SCORES, accuracy, micro_f1, roc_auc
+from hpcgnn.training.scores import SCORES, accuracy, macro_f1, micro_f1, roc_auc
 
 
 def spread(comm, *arrays):
@@ -42,6 +42,17 @@ def test_micro_f1_equals_scikit_learn():
     labels = (np.random.default_rng(1).random((150, 6)) < 0.3).astype(np.float32)
     found = micro_f1(MPI.COMM_WORLD, *spread(MPI.COMM_WORLD, logits, labels))
     assert found == pytest.approx(f1_score(labels, logits > 0, average="micro"), rel=1e-14)
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("num_nodes", [1, 7, 200])
+def test_macro_f1_equals_scikit_learn(num_nodes):
+    """Class 4 is only a prediction and class 5 never occurs; -1 are the nodes of a class that a model does not know."""
+    logits, labels = draw(num_nodes, 6, seed=num_nodes)
+    logits[:, 5] = -9
+    labels[labels >= 4] = -1
+    found = macro_f1(MPI.COMM_WORLD, *spread(MPI.COMM_WORLD, logits, labels))
+    assert found == pytest.approx(f1_score(labels, logits.argmax(axis=1), average="macro"), rel=1e-14)
 
 
 @pytest.mark.parallel([1, 2, 3, 4])

@@ -1,0 +1,184 @@
+"""Scores of jobs/benchmark_typed.sh: hpcgnn and PyTorch Geometric train the same models on a typed graph, by seed.
+
+    python jobs/typed_scores.py reduce GRAPH.npz REDUCED.npz     # features of a type to at most 64 columns
+    python jobs/typed_scores.py train RESULTS MODEL SEEDS SHARDS..     # SEEDS such as "0 1 2"
+
+Both sides get the same rows, edges, splits, sizes, optimizer and epochs. Each takes the recipe of RECIPES with its own
+best validation score in the first of the SHARDS, for training seeds that count nowhere else. RESULTS has one JSON
+object per line and training; what it has is not trained again. On several ranks only hpcgnn trains.
+"""
+
+from __future__ import annotations
+
+# hpcgnn.run.launch comes first, since it shares out the cores before torch starts its threads.
+# isort: off
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+
+from hpcgnn.run.launch import MPI
+
+import numpy as np
+import scipy.sparse.linalg
+import torch
+import torch_geometric.nn as pyg
+from torch import nn
+from torch.nn import functional
+from typed_table import LAST, SIDES, TUNING_SEEDS, Results
+
+import hpcgnn
+from hpcgnn.training.scores import accuracy, macro_f1
+
+COLUMNS, EMBEDDING, HIDDEN = 32, 16, 16
+WITHOUT_FEATURES = ("aminer", "freebase")
+EPOCHS, EVAL_EVERY = 60, 2
+ALWAYS = {"dropout": 0.5, "weight_decay": 5e-4}
+RECIPES = {f"norm {norm}, input dropout {dropout:g}": {"norm": norm, "input_dropout": dropout, "lr": 0.01}
+           for norm, dropout in (("none", 0.0), ("none", 0.5), ("layer", 0.5))}
+CONVOLUTIONS: dict[str, Callable[[int, int, int], nn.Module]] = {"rgcn": pyg.RGCNConv, "rgat": pyg.RGATConv}
+BUILT_IN = ("rgcn",)      # hpcgnn trains its own model of this name; else `distribute`s the one of PyTorch Geometric
+
+
+class Layers(nn.Module):
+    """Two convolutions of PyTorch Geometric, with a norm, a ReLU and dropout between.
+
+    A graph without features has a learned row for each node, behind a column for each type. rgat maps its input first,
+    since RGATConv makes a matrix for each edge.
+    """
+
+    def __init__(self, name, graph, recipe):
+        super().__init__()
+        relations, self.recipe = len(graph.relation_names), recipe
+        self.embedding = nn.Embedding(graph.num_nodes, EMBEDDING) if has_no_features(graph) else None
+        in_dim = graph.num_features + (EMBEDDING if self.embedding else 0)
+        self.map = nn.Linear(in_dim, HIDDEN) if name == "rgat" else nn.Identity()
+        self.first = CONVOLUTIONS[name](HIDDEN if name == "rgat" else in_dim, HIDDEN, relations)
+        self.norm = nn.LayerNorm(HIDDEN) if recipe["norm"] == "layer" else nn.Identity()
+        self.last = CONVOLUTIONS[name](HIDDEN, graph.num_classes, relations)
+
+    def forward(self, x, edge_index, edge_type, n_id):
+        if self.embedding is not None:
+            x = torch.cat([x, self.embedding(n_id)], dim=1)
+        x = self.map(functional.dropout(x, self.recipe["input_dropout"], self.training))
+        h = self.norm(self.first(x, edge_index, edge_type)).relu()
+        return self.last(functional.dropout(h, ALWAYS["dropout"], self.training), edge_index, edge_type)
+
+
+def has_no_features(graph):
+    return graph.name in WITHOUT_FEATURES
+
+
+def of_hpcgnn(name, graph, recipe, seed):
+    """Collective: logits of the best validation score, in the order of the source, and (validation, test) scores of all
+    evaluations.
+    """
+    settings = {"epochs": EPOCHS, "eval_every": EVAL_EVERY, "seed": seed, "lr": recipe["lr"],
+                "weight_decay": ALWAYS["weight_decay"], "checkpoint_every": 0}
+    if name in BUILT_IN:
+        model = name
+        settings |= {**recipe, **ALWAYS, "norm": recipe["norm"], "layers": 2,
+                     "hidden": HIDDEN, "node_embedding": EMBEDDING * has_no_features(graph)}
+    else:
+        torch.manual_seed(seed)
+        model = Layers(name, graph, recipe)
+    with TemporaryDirectory() as folder:
+        run = hpcgnn.fit(model, graph, out=graph.comm.bcast(folder) + "/run", **settings)
+        answers = run.predict()
+        scores = [(epoch["val_score"], epoch["test_score"]) for epoch in run.metrics if "test_score" in epoch]
+        graph.comm.Barrier()
+    return (None if answers is None else torch.from_numpy(answers.logits)), scores
+
+
+def of_pyg(name, graph, recipe, seed):
+    """The same in plain PyTorch."""
+    torch.manual_seed(seed)
+    model, data, n_id = Layers(name, graph, recipe), graph.to_pyg(), torch.arange(graph.num_nodes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe["lr"], weight_decay=ALWAYS["weight_decay"])
+    scores, best, best_logits = [], (-1.0, 0.0), None
+    for epoch in range(1, EPOCHS + 1):
+        model.train()
+        optimizer.zero_grad()
+        out = model(data.x, data.edge_index, data.edge_type, n_id)
+        functional.cross_entropy(out[data.train_mask], data.y[data.train_mask]).backward()
+        optimizer.step()
+        if epoch % EVAL_EVERY:
+            continue
+        model.eval()
+        with torch.no_grad():
+            out = model(data.x, data.edge_index, data.edge_type, n_id)
+        scores.append(tuple(accuracy(MPI.COMM_SELF, out[mask], data.y[mask])
+                            for mask in (data.val_mask, data.test_mask)))
+        # hpcgnn chooses so too: a tie of scores goes to the lower loss.
+        loss = functional.cross_entropy(out[data.val_mask], data.y[data.val_mask]).item()
+        if (scores[-1][0], -loss) > best:
+            best, best_logits = (scores[-1][0], -loss), out
+    return best_logits, scores
+
+
+TRAINERS = dict(zip(SIDES, (of_hpcgnn, of_pyg), strict=True))
+
+
+def train(results, name, seeds, folders):
+    """Collective: train what RESULTS lacks; on several ranks, hpcgnn's side alone."""
+    graphs = [hpcgnn.open(folder) for folder in folders]
+    ranks = graphs[0].comm.size
+    sides = SIDES if ranks == 1 else SIDES[:1]
+    if ranks == 1:
+        for recipe in RECIPES:
+            for seed in TUNING_SEEDS:
+                for side in sides:
+                    train_one(results, graphs[0], folders[0], name, side, recipe, seed)
+    chosen = {side: results.best_recipe(graphs[0].name, name, side) for side in sides}
+    for seed in seeds:
+        for graph, folder in zip(graphs, folders, strict=True):
+            for side in sides:
+                train_one(results, graph, folder, name, side, chosen[side], seed)
+
+
+def train_one(results, graph, folder, name, side, recipe, seed):
+    """Collective: train and note validation score, micro-F1, macro-F1, and test scores of the last evaluations."""
+    training = {"graph": graph.name, "split": int(Path(folder).name.split("-")[-2]), "model": name, "side": side,
+                "recipe": recipe, "seed": seed, "ranks": graph.comm.size}
+    if results.find(**training):
+        return
+    logits, scores = TRAINERS[side](name, graph, RECIPES[recipe], seed)
+    found = None
+    if graph.comm.rank == 0:
+        whole = hpcgnn.open(folder, MPI.COMM_SELF)
+        out, labels = logits[whole.test_mask], whole.y[whole.test_mask]
+        last = [test_score for _, test_score in scores[-LAST:]]
+        found = {"val": max(val for val, _ in scores), "micro": accuracy(MPI.COMM_SELF, out, labels),
+                 "macro": macro_f1(MPI.COMM_SELF, out, labels), "last": fmean(last), "worst": min(last)}
+    results.add(training | graph.comm.bcast(found), graph.comm.rank == 0)
+
+
+def reduce(source, target):
+    """Write a typed archive with features of at most COLUMNS columns: the first left singular vectors of each type's,
+    times the singular values. A graph without features gets ones, which tell the types apart.
+    """
+    held = dict(np.load(source))
+    for kind in [name.removesuffix("_indptr") for name in held if name.endswith("_indptr")]:
+        indptr, indices, columns = (held.pop(f"{kind}_{part}") for part in ("indptr", "indices", "columns"))
+        values = held.pop(f"{kind}_data", np.ones(len(indices), np.float32))
+        matrix = scipy.sparse.csr_matrix((values, indices, indptr), (len(indptr) - 1, int(columns)))
+        left, singular, _ = scipy.sparse.linalg.svds(matrix, COLUMNS, v0=np.ones(min(matrix.shape)))
+        held[kind] = (left * singular)[:, ::-1].astype(np.float32)
+    if not any(name.startswith("feat_") for name in held):
+        kind = str(held["target"])
+        held[f"feat_{kind}"] = np.ones((int(held[f"num_{kind}"]), 1), np.float32)
+    np.savez(target, **held)
+
+
+def main():
+    """See the module."""
+    command, first, *rest = sys.argv[1:]
+    if command == "reduce":
+        reduce(first, *rest)
+    else:
+        train(Results(first), rest[0], [int(seed) for seed in rest[1].split()], rest[2:])
+
+
+if __name__ == "__main__":
+    main()
