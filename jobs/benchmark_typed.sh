@@ -27,7 +27,7 @@ shards_of() {
     for split in "${splits[@]}"; do
         shards+=("data/shards/typed-$1-$split-p$2")
         [[ -f ${shards[-1]}/graph.h5 ]] || hpcgnn preprocess "npz:$out/$1.npz,split=$split" --symmetrize \
-            --normalize-features standard --parts "$2" --out "${shards[-1]}"
+            --parts "$2" --out "${shards[-1]}"
     done
 }
 

@@ -1,6 +1,6 @@
 """Scores of jobs/benchmark_typed.sh: hpcgnn and PyTorch Geometric train the same models on a typed graph, by seed.
 
-    python jobs/typed_scores.py reduce GRAPH.npz REDUCED.npz     # features of a type to at most 64 columns
+    python jobs/typed_scores.py reduce GRAPH.npz REDUCED.npz     # see `reduce`
     python jobs/typed_scores.py train RESULTS MODEL SEEDS SHARDS..     # SEEDS such as "0 1 2"
 
 Both sides get the same rows, edges, splits, sizes, optimizer and epochs. Each takes the recipe of RECIPES with its own
@@ -33,7 +33,7 @@ from hpcgnn.training.scores import accuracy, macro_f1
 
 COLUMNS, EMBEDDING, HIDDEN = 32, 16, 16
 WITHOUT_FEATURES = ("aminer", "freebase")
-EPOCHS, EVAL_EVERY = 60, 2
+EPOCHS, EVAL_EVERY = 60, 3
 ALWAYS = {"dropout": 0.5, "weight_decay": 5e-4}
 RECIPES = {f"norm {norm}, input dropout {dropout:g}": {"norm": norm, "input_dropout": dropout, "lr": 0.01}
            for norm, dropout in (("none", 0.0), ("none", 0.5), ("layer", 0.5))}
@@ -57,6 +57,8 @@ class Layers(nn.Module):
         self.first = CONVOLUTIONS[name](HIDDEN if name == "rgat" else in_dim, HIDDEN, relations)
         self.norm = nn.LayerNorm(HIDDEN) if recipe["norm"] == "layer" else nn.Identity()
         self.last = CONVOLUTIONS[name](HIDDEN, graph.num_classes, relations)
+        if name == "rgat":      # unused, but PyTorch Geometric leaves it uninitialized, perhaps NaN
+            nn.init.zeros_(self.first.l2), nn.init.zeros_(self.last.l2)
 
     def forward(self, x, edge_index, edge_type, n_id):
         if self.embedding is not None:
@@ -77,9 +79,8 @@ def of_hpcgnn(name, graph, recipe, seed):
     settings = {"epochs": EPOCHS, "eval_every": EVAL_EVERY, "seed": seed, "lr": recipe["lr"],
                 "weight_decay": ALWAYS["weight_decay"], "checkpoint_every": 0}
     if name in BUILT_IN:
-        model = name
-        settings |= {**recipe, **ALWAYS, "norm": recipe["norm"], "layers": 2,
-                     "hidden": HIDDEN, "node_embedding": EMBEDDING * has_no_features(graph)}
+        model, embedding = name, EMBEDDING if has_no_features(graph) else 0
+        settings |= {**recipe, **ALWAYS, "layers": 2, "hidden": HIDDEN, "node_embedding": embedding}
     else:
         torch.manual_seed(seed)
         model = Layers(name, graph, recipe)
@@ -155,19 +156,19 @@ def train_one(results, graph, folder, name, side, recipe, seed):
 
 
 def reduce(source, target):
-    """Write a typed archive with features of at most COLUMNS columns: the first left singular vectors of each type's,
-    times the singular values. A graph without features gets ones, which tell the types apart.
+    """Write a typed archive with standardized features of each type; of sparse ones the first COLUMNS left singular
+    vectors. A graph without features gets ones, which tell the types apart.
     """
     held = dict(np.load(source))
     for kind in [name.removesuffix("_indptr") for name in held if name.endswith("_indptr")]:
         indptr, indices, columns = (held.pop(f"{kind}_{part}") for part in ("indptr", "indices", "columns"))
         values = held.pop(f"{kind}_data", np.ones(len(indices), np.float32))
         matrix = scipy.sparse.csr_matrix((values, indices, indptr), (len(indptr) - 1, int(columns)))
-        left, singular, _ = scipy.sparse.linalg.svds(matrix, COLUMNS, v0=np.ones(min(matrix.shape)))
-        held[kind] = (left * singular)[:, ::-1].astype(np.float32)
-    if not any(name.startswith("feat_") for name in held):
-        kind = str(held["target"])
-        held[f"feat_{kind}"] = np.ones((int(held[f"num_{kind}"]), 1), np.float32)
+        held[kind] = scipy.sparse.linalg.svds(matrix, COLUMNS, v0=np.ones(min(matrix.shape)))[0]
+    for kind in [name for name in held if name.startswith("feat_")]:
+        held[kind] = ((held[kind] - held[kind].mean(0)) / held[kind].std(0)).astype(np.float32)
+    target_type = str(held["target"])
+    held.setdefault(f"feat_{target_type}", np.ones((int(held[f"num_{target_type}"]), 1), np.float32))
     np.savez(target, **held)
 
 
