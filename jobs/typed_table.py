@@ -62,7 +62,7 @@ def table(results):
             for score in SCORES:
                 values = [[100 * side[seed][score] for seed in seeds] for side in sides]
                 mean, error = mean_and_error([ours - theirs for ours, theirs in zip(*values, strict=True)])
-                line += [*map(spread, values), f"{mean:+.2f} ± {error:.2f}"]
+                line += [*map(spread, values), f"{mean:+.2f}" + f" ± {error:.2f}" * (len(seeds) > 1)]
             line += [f"{100 * fmean(side[seed]['last'] for seed in seeds):.2f}, "
                      f"{100 * min(side[seed]['worst'] for seed in seeds):.2f}" for side in sides]
             lines.append(line)
@@ -84,7 +84,7 @@ def table(results):
 
 
 def spread(values):
-    return f"{fmean(values):.2f} ± {stdev(values) if len(values) > 1 else 0:.2f} ({min(values):.2f})"
+    return f"{fmean(values):.2f} ± {stdev(values):.2f} ({min(values):.2f})" if len(values) > 1 else f"{values[0]:.2f}"
 
 
 if __name__ == "__main__":
