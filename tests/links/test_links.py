@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from reference import draws_of, stream_of
 from torch.nn import functional
 from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, random_owner, train, write, write_once
 
+import hpcgnn
 from hpcgnn.config import LINKS as LINK_TASK
 from hpcgnn.config import TrainConfig
 from hpcgnn.data.cleaning import build_csr
@@ -410,6 +413,46 @@ def test_a_training_of_links_goes_on_bit_for_bit(shared_path):
     _, _, run = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
     if COMM.rank == 0:
         assert_same_bits(run.folder.checkpoint, whole.folder.checkpoint)
+
+
+def write_visits(path):
+    """60 users visit 40 items, those of their own group of four most of all."""
+    rng, is_own = np.random.default_rng(0), np.arange(60)[:, None] % 4 == np.arange(40) % 4
+    pairs = np.argwhere(rng.random((60, 40)) < np.where(is_own, 0.6, 0.02))
+    is_test = rng.random(len(pairs)) < 0.2
+    np.savez(path, train=pairs[~is_test], test=pairs[is_test])
+
+
+@pytest.mark.parallel([2, 3])
+def test_a_recommender_trains_on_ranks_as_on_one(shared_path):
+    """The example's model: a table, propagated, with cosines by a temperature for scores."""
+    example = run_path(str(Path(__file__).parents[2] / "examples/recommend.py"))
+    on_rank_zero(COMM, lambda: write_visits(shared_path / "visits.npz"))
+    for parts in (1, COMM.size):
+        example["prepare"](shared_path / "visits.npz", shared_path / f"p{parts}", parts)
+
+    def trained(comm):
+        graph = hpcgnn.open(shared_path / f"p{comm.size}", comm=comm)
+        return hpcgnn.fit(example["LightGCN"](graph, 8, 2, 0.2, seed=0), graph, task="links", candidates="label",
+                          ask="targets", score="recall@3", negatives=DRAWN, link_share=0.5, epochs=30, eval_every=30,
+                          lr=0.05, out=shared_path / f"run{comm.size}")
+
+    run = trained(COMM)
+    expected = on_rank_zero(COMM, lambda: losses(trained(MPI.COMM_SELF).metrics).tolist())
+    np.testing.assert_allclose(losses(run.metrics), expected, rtol=1e-3)
+    assert run.test_score > 0.3      # of some 34 items that a user has not visited, 3 in any order have 0.09
+
+
+def test_a_validation_part_leaves_test_out(tmp_path):
+    """Every fifth pair of some users is held out of train; the graph has the others, both ways."""
+    example = run_path(str(Path(__file__).parents[2] / "examples/recommend.py"))
+    write_visits(tmp_path / "visits.npz")
+    example["prepare"](tmp_path / "visits.npz", tmp_path / "shards", 1, 0.5)
+    info, pairs = read_graph_info(tmp_path / "shards"), np.load(tmp_path / "visits.npz")["train"] + [0, 60]
+    held = read_partition(tmp_path / "shards", 0, 1, info).held_out
+    assert {(user, item) for user, item, _ in held.tolist()} < {tuple(pair) for pair in pairs.tolist()}
+    assert (info.num_val_links, info.num_test_links, info.num_edges) == (len(held), 0, 2 * (len(pairs) - len(held)))
+    assert len(set(held[:, 0])) < 40 and 0.04 < len(held) / len(pairs) < 0.16
 
 
 # What is refused
