@@ -57,7 +57,7 @@ def prepare(archive, shards, num_parts, user_share=0.0):
 def train(shards, dim=64, layers=3, temperature=0.1, **settings):
     """Train with settings of `hpcgnn train`."""
     graph = hpcgnn.open(shards)
-    settings = {"candidates": "label", "ask": "targets", "score": "recall@20", "link_share": 0.03, "negatives": 1024,
+    settings = {"candidates": "label", "ask": "targets", "score": "recall@20", "link_share": 0.03, "negatives": 4096,
                 "optimizer": "adamw", "lr": 0.01, "weight_decay": 2.0, "schedule": "cosine", "epochs": 2000,
                 "eval_every": 200, **settings}
     model = LightGCN(graph, dim, layers, temperature, settings.get("seed", 0))
