@@ -12,12 +12,14 @@ Recommendation, SIGIR 2020, Eq. (3)-(4).
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 import hpcgnn
+from hpcgnn.training.evaluate import evaluate
 
 
 class LightGCN(torch.nn.Module):
@@ -70,4 +72,7 @@ if __name__ == "__main__":
     else:
         pairs = (word.split("=", 1) for word in sys.argv[2:])
         run = train(sys.argv[1], **{name: json.loads(value) if value[0].isdigit() else value for name, value in pairs})
-        print(f"validation {run.val_score:.4f}, test {run.test_score:.4f}")
+        session, by_place = run.session, replace(run.session.score, name="ndcg@20")
+        ndcg = evaluate(session.comm, run.model, session.graph, session.objective, by_place)
+        print(f"validation {run.val_score:.4f}, test {run.test_score:.4f}; "
+              f"NDCG@20 {ndcg.val_score:.4f} and {ndcg.test_score:.4f}")
