@@ -251,7 +251,8 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     return replace(dataset, cleaning=report)
 
 
-def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...]) -> GraphDataset:
+def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...],
+               type_columns: tuple[int, ...] = ()) -> GraphDataset:
     """The graph with types of nodes, see GraphDataset, and two more lines about what was read: the types, and a
     warning if no edge leads to a node with a label.
     """
@@ -268,7 +269,9 @@ def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...]) -
         lines.append((DUBIOUS, "no edge leads to a node of the splits, so a model sees nothing but their own features; "
                                "--symmetrize (symmetrize=True) adds the reverse of every edge"))
     report = replace(dataset.cleaning, read=WhatWasRead(tuple(lines)))
-    return replace(dataset, node_types=node_types, cleaning=report)
+    # Structural features, which all types share, may have taken the place of the source's.
+    type_columns = type_columns if sum(type_columns) == dataset.features.shape[1] else ()
+    return replace(dataset, node_types=node_types, type_columns=type_columns, cleaning=report)
 
 
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:

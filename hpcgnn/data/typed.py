@@ -321,7 +321,7 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
     source, target = _ends(typed, start, num_nodes)
     weight, of_weights = _weights(typed, choices.edge_weight)
     edge_attr, of_attributes = _attributes(typed, choices.edge_attr)
-    features, of_features, shown = _features(typed, choices.features)
+    features, of_features, shown, columns = _features(typed, choices.features)
     labeled = _labels_of(typed, choices.labels)
     labels, splits, used, of_splits = None, None, [*of_features], ()
     if labeled is not None:
@@ -348,7 +348,7 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
         features=features, labels=labels, splits=splits, ignore=ignored, edge_attr=edge_attr,
         relation=np.repeat(np.arange(len(kinds), dtype=np.int32), [len(kind.ends[0]) for kind in kinds])
         if has_relations else None, relation_names=tuple(map(str, kinds)) if has_relations else (),
-        node_types=tuple((known, nodes.count) for known, nodes in types.items()), origins=origins,
+        node_types=tuple((known, nodes.count) for known, nodes in types.items()), type_columns=columns, origins=origins,
         labels_hint="labels=TYPE or labels=TYPE.COLUMN (label= in a command)")
 
 
@@ -456,23 +456,23 @@ def _column(typed: Typed, known: str, key: str) -> Any:
     return values
 
 
-def _features(typed: Typed, choice: Any) -> tuple[Features | None, list[Column], str]:
-    # Features of all nodes, the columns that they were read from, and a text about these. Each type has its own
-    # columns: its features, or a column of ones. Without any features, None.
+def _features(typed: Typed, choice: Any) -> tuple[Features | None, list[Column], str, tuple[int, ...]]:
+    # Features of all nodes, the columns that they were read from, a text about these, and the number of columns of each
+    # type. Each type has its own columns: its features, or a column of ones. Without any features, None.
     name, types = typed.name, typed.types
     names = (choice,) if isinstance(choice, str) else () if choice is False else typed.usual.features
     keys = {known: first_of(names, nodes.held) for known, nodes in types.items()}
     if isinstance(choice, str) and not any(keys.values()):
         raise DatasetError(f"{name} has no type of node with {choice!r} to take features from")
     if not any(keys.values()):
-        return None, [], ""
+        return None, [], "", ()
     blocks, said = [], []
     for known, key in keys.items():
         blocks.append(np.ones((types[known].count, 1), np.float32) if key is None else
                       as_features(_column(typed, known, key), f"{name}: the features {key!r} of {known}"))
         said.append(f"{known} ({blocks[-1].shape[1]:,})" if key else f"{known} (1, ones, as it has none)")
     used = [(known, key) for known, key in keys.items() if key]
-    return _side_by_side(blocks), used, ", ".join(said)
+    return _side_by_side(blocks), used, ", ".join(said), tuple(block.shape[1] for block in blocks)
 
 
 def _side_by_side(blocks: list[Any]) -> Features:

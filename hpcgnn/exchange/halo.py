@@ -81,7 +81,8 @@ class HaloExchange:
         self._kinds = {True: self._kind, False: Fresh()}     # by whether a site is in training
         self._kind_of_steps: ExchangeKind | None = None
         self._is_in_steps = False
-        self._full_codec, self._codecs = Codec(plan, UniformBits(coding.full_bits)), Codecs(coding)
+        self._full_codecs: dict[range | None, Codec] = {}     # of evaluation, by the nodes that travel
+        self._codecs = Codecs(coding)
         has_codes = coding.sum_bits < FLOAT_BITS and comm.size > 1
         self._sums = QuantizedSums(comm, coding.sum_bits, wire.transport) if has_codes else None
         self.halo_spans = halo_spans_of(plan) if wire.by_peer else None
@@ -307,21 +308,27 @@ class HaloExchange:
         total, codecs = 0, {}
         for call in self._calls:
             site = replace(call.site, epoch=epoch)
-            if site.reach not in codecs:
-                codecs[site.reach] = Codec(self._travelling(site), bit_plan, self._coding)
-            messages = codecs[site.reach].messages(site.layer, call.purpose, call.dim)
+            rows = site.reach, site.nodes
+            if rows not in codecs:
+                codecs[rows] = Codec(self._travelling(site), bit_plan, self._coding)
+            messages = codecs[rows].messages(site.layer, call.purpose, call.dim)
             if call.number is not None:
                 messages = round_messages(messages, self._plan.rounds[call.number], call.purpose, self.halo_spans)
             total += messages.payload_bytes + messages.parameter_bytes
         return total
 
     def _travelling(self, site: ExchangeSite) -> ExchangePlan:
-        return self._kind.travelling((self._plan_of_step or self.plan_within)(site.reach), site)
+        within = (self._plan_of_step or self.plan_within)(site.reach)
+        return self._kind.travelling(within if site.nodes is None else within.of_nodes(site.nodes), site)
 
     def _codec(self, site: ExchangeSite) -> Codec:
         if not site.is_training:
-            return self._full_codec
-        return self._codecs.find(self._bit_plan, self._kind.drawn_for(site), site.reach, lambda: self._travelling(site))
+            if site.nodes not in self._full_codecs:
+                plan = self._plan if site.nodes is None else self._plan.of_nodes(site.nodes)
+                self._full_codecs[site.nodes] = Codec(plan, UniformBits(self._coding.full_bits))
+            return self._full_codecs[site.nodes]
+        return self._codecs.find(self._bit_plan, self._kind.drawn_for(site), (site.reach, site.nodes),
+                                 lambda: self._travelling(site))
 
 
 def weighted_degree_of(exchange: Exchange, part: Partition,

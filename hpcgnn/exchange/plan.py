@@ -109,6 +109,12 @@ class ExchangePlan:
         boundary = tuple(rows.where(is_kept) for rows, is_kept in zip(self.boundary, sent, strict=True))
         return replace(self, boundary=boundary, halo=tuple(rows.where(received[rows.index]) for rows in self.halo))
 
+    def of_nodes(self, nodes: range) -> ExchangePlan:
+        """The plan with the rows of nodes whose global ids are in a range of step 1."""
+        boundary, halo = (tuple(listed.where((listed.node_id >= nodes.start) & (listed.node_id < nodes.stop))
+                                for listed in lists) for lists in (self.boundary, self.halo))
+        return replace(self, boundary=boundary, halo=halo)
+
 
 def ring_rounds(rank: int, num_ranks: int, peers: Sequence[int]) -> Rounds:
     """List the rounds of the ring in which a rank meets a peer, as (destination, source): indices into `peers`.

@@ -88,6 +88,7 @@ class ExchangeSite:
     is_scaled: bool = True        # whether sampled rows are divided by their share, which keeps sums unbiased
     reduction: str | None = None  # reduction of the receivers; set if the sender may sum rows for the receivers
     loss_scale: float = 1.0       # factor on the loss, and so on all gradients
+    nodes: range | None = None    # only rows of nodes with these global ids travel; None: all
 
 
 class GradientArrival(Protocol):

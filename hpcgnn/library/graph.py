@@ -76,6 +76,18 @@ class Graph:
         """Types of nodes, each with its number of nodes; empty without types."""
         return self.info.node_types
 
+    def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]]:
+        """Types of nodes and kinds of edges, as `metadata()` of PyTorch Geometric's HeteroData; a reverse is called
+        (B, rev_name, A).
+
+        Raises
+        ------
+        ConfigError      a graph without types or relations
+        """
+        if not self.info.edge_kinds:
+            raise ConfigError(f"{self.name} has {'relations' if self.relation_names else 'types'} missing")
+        return [known for known, _ in self.node_types], list(self.info.edge_kinds)
+
     @property
     def num_edge_features(self) -> int:
         """Number of attributes of an edge."""

@@ -8,9 +8,11 @@ there. GCNConv takes one table of rows and normalizes edges itself, so it gets h
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from hpcgnn.errors import ConfigError
 
@@ -22,8 +24,10 @@ PAIRED = ("SAGEConv", "GraphConv", "GATConv", "GATv2Conv", "TransformerConv", "G
 PLAIN = ("PNAConv", "ClusterGCNConv", "GatedGraphConv", "RGATConv", "HEATConv", "PDNConv")
 # They weigh edges by D^-1/2 (A + I) D^-1/2 and take one table of rows.
 NORMALIZED = ("GCNConv", "SGConv", "TAGConv", "SSGConv", "APPNP", "GCN2Conv", "LGConv", "MixHopConv")
-SUPPORTED = PAIRED + PLAIN + NORMALIZED
-ATTENDING = ("GATConv", "GATv2Conv", "TransformerConv", "RGATConv", "HEATConv")
+# They take a table of rows for each type of nodes.
+OF_TABLES = ("HGTConv", "HANConv")
+SUPPORTED = PAIRED + PLAIN + NORMALIZED + OF_TABLES
+ATTENDING = ("GATConv", "GATv2Conv", "TransformerConv", "RGATConv", "HEATConv", *OF_TABLES)
 # They choose weights by the relation of an edge; FiLMConv does if it has several.
 TYPED = ("RGCNConv", "FastRGCNConv", "RGATConv", "HEATConv", "FiLMConv")
 # They can't do without edge_attr; those of the second line only if they were made for its columns.
@@ -50,9 +54,6 @@ REFUSED = {
     "FusedGATConv": "it takes a sparse matrix in both directions; use GATConv, which has the same weights",
     "CuGraphSAGEConv": "it takes a sparse matrix of one process; use SAGEConv",
     "CuGraphGATConv": "it takes a sparse matrix of one process; use GATConv",
-    "HGTConv": "it takes a table of rows for each type of nodes; use RGATConv or HEATConv, which take edge_type",
-    "HANConv": "it takes a table of rows for each type of nodes; use RGATConv or HEATConv, which take edge_type",
-    "HeteroConv": "it takes a table of rows for each type of nodes; use RGCNConv, which takes edge_type",
     "HypergraphConv": "shards hold a graph, not a hypergraph",
 }
 AGGREGATIONS = ("SumAggregation", "MeanAggregation", "MaxAggregation", "MinAggregation", "MulAggregation",
@@ -66,7 +67,7 @@ class Way:
     """How a convolution gets halo rows."""
 
     # "pair": as a pair at the call; "plain": in `propagate`; "normalized": in `propagate`, with normalized edge
-    # weights; "own": in `propagate`, for a user's class
+    # weights; "tables": as tables of all types at the call; "own": in `propagate`, for a user's class
     kind: str
     name: str           # the class that it counts as
     reduction: str      # {"gcn", "mean", "sum"}, how it sums; attention and others count as means
@@ -108,7 +109,7 @@ def way_of(conv: nn.Module, place: str) -> Way:
         raise ConfigError(f"{what} can't be distributed: {reason}")
     _check_known(conv, known.__name__, what)
     name = known.__name__
-    kind = "pair" if name in PAIRED else "plain" if name in PLAIN else "normalized"
+    kind = "pair" if name in PAIRED else "plain" if name in PLAIN else "tables" if name in OF_TABLES else "normalized"
     is_linear = name in LINEAR and _sums(conv) and not getattr(conv, "project", False)
     reduction = "gcn" if kind == "normalized" and is_normalizing(conv) else _reduction(conv)
     return Way(kind, name, reduction, name in ATTENDING or _attends(conv), is_linear, _num_exchanges(conv, name), what)
@@ -151,10 +152,15 @@ def num_edge_columns(conv: nn.Module) -> int | None:
     if isinstance(getattr(conv, inside, None), nn.Module):
         weights = (getattr(part, "weight", None) for part in getattr(conv, inside).modules())
         first = next((weight for weight in weights if isinstance(weight, torch.Tensor)), None)
-        return 0 if first is None or first.dim() != 2 else first.shape[1]
+        return 0 if first is None or is_lazy(first) or first.dim() != 2 else first.shape[1]
     is_taken = "edge_attr" in conv.inspector.get_flat_param_names(["message"]) and not hasattr(conv, "lin_edge")
     is_known = type(conv).__module__.startswith(PYG) and kind != "GINEConv"
     return 0 if is_taken and not is_known else None
+
+
+def is_lazy(weight: Any) -> bool:
+    """Whether a weight has no size before the first forward, as those of layers with -1 input columns."""
+    return isinstance(weight, UninitializedParameter)
 
 
 def needs_relations(conv: nn.Module, name: str) -> bool:
@@ -183,6 +189,8 @@ def _num_exchanges(conv: nn.Module, name: str) -> int:
         return max(conv.powers)
     if name == "GatedGraphConv":
         return conv.num_layers
+    if name in OF_TABLES:
+        return len(conv.in_channels)
     return conv.K if name in ("SGConv", "TAGConv", "SSGConv", "APPNP") else 1
 
 

@@ -17,35 +17,46 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn.distributed import Distributed
 from hpcgnn.nn.node_embedding import NodeEmbedding, own_tables
-from hpcgnn.pyg.convolutions import PYG, is_normalizing, loop_weight, needs_relations, num_edge_columns
+from hpcgnn.pyg.convolutions import PYG, is_lazy, is_normalizing, loop_weight, needs_relations, num_edge_columns
 from hpcgnn.pyg.edges import GraphEdges
 from hpcgnn.pyg.fitting import INDEX_NAMES, signature_of, ways_of
 from hpcgnn.pyg.fitting import is_pyg as is_pyg
 from hpcgnn.pyg.passing import ForwardPassing, UnfitEdges
 from hpcgnn.pyg.recomputation import Region, checkpoints
 from hpcgnn.pyg.row_functions import RowFunctions
+from hpcgnn.pyg.typed import NodeTypes, TypedEdges, TypedPassing, call_with_tables, check_kinds, make_weights, owned
 
 
 class DistributedModel(Distributed):
     """A PyTorch Geometric model on the parts of a graph, with the answers and gradients of one process.
 
     Its state has the plain model's names, so that it loads into the plain model. The module's forward takes (x,
-    edge_index), and edge_weight, edge_attr or edge_type if it uses them. `reduction`, `attends` and `num_exchanges` are
-    traits for methods, see `hpcgnn.nn.models.ModelTraits`.
+    edge_index), and edge_weight, edge_attr or edge_type if it uses them; or (x_dict, edge_index_dict), see
+    `hpcgnn.pyg.typed`. `reduction`, `attends` and `num_exchanges` are traits for methods, see
+    `hpcgnn.nn.models.ModelTraits`.
+
+    info : GraphInfo or None      facts of the graph, for a model with tables of types, or with input columns of -1
 
     Raises ConfigError for a part that can't be distributed, by name, with the reason.
     """
 
-    def __init__(self, module: nn.Module, ignores_edge_weights: bool = False):
+    def __init__(self, module: nn.Module, ignores_edge_weights: bool = False, info: Any = None):
         super().__init__()
         self._ways, self._signature = ways_of(module), signature_of(module)
         self._ignores_edge_weights = ignores_edge_weights
-        self.module = module
+        self.module, self._types = module, None
+        if self._signature.dicts is not None:
+            if info is None:
+                raise ConfigError(f"{self._name} takes a table for each type of nodes; name the graph, "
+                                  "hpcgnn.distribute(model, graph)")
+            self._types = NodeTypes.of(info, self._name)
+            check_kinds(module, self._types)
+        self._make_weights(info)
         self.reduction = next(iter(self._ways.values())).reduction if self._ways else "mean"
         self.takes_relations = "edge_type" in self._signature.edge_names
         self.attends = any(way.attends for way in self._ways.values())
         self.num_exchanges = sum(way.num_exchanges for way in self._ways.values())
-        self._edges: GraphEdges | None = None
+        self._edges: GraphEdges | TypedEdges | None = None
         self._shared: set[int] = set()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -67,14 +78,16 @@ class DistributedModel(Distributed):
         version = graph.x._version     # the whole graph's x is part of x_all; a step's x_all is made if it is read
         embeddings = own_tables(self.module)
         tables = self._tables(graph.num_nodes) | {id(own.weight): name for name, own in embeddings.items()}
-        passing = ForwardPassing(graph, rows, edges, ways, tables,
-                                 {id(own.weight): own for own in embeddings.values()}, self._shared)
+        passing = (ForwardPassing if self._types is None else TypedPassing)(
+            graph, rows, edges, ways, tables, {id(own.weight): own for own in embeddings.values()}, self._shared)
         with passing.attached(), RowFunctions(passing), checkpoints(
                 lambda function: Region(graph, function, passing, lambda: self._again(passing))):
-            out = self._called(rows, edges)
+            out = self._called(rows, edges) if self._types is None else self._called_with_tables(passing)
         if graph.x._version != version:
             raise ConfigError(f"{self._name} changes its input in place, which is needed again in the next epoch; "
                               "write its first operations without inplace=True")
+        if self._types is not None:
+            return passing.answers(out, self._name)
         if not isinstance(out, torch.Tensor) or out.dim() != 2 or len(out) != graph.num_inner:
             found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
             raise ConfigError(f"{self._name} must return one row per node, ({graph.num_inner}, outputs) here, found "
@@ -100,6 +113,10 @@ class DistributedModel(Distributed):
     def _tables(self, num_nodes: int | None) -> dict[int, str]:
         # Tensors with one row per node of the whole graph, found by identity: embeddings, and what the user's own
         # modules hold.
+        if self._types is not None:
+            counts = {len(nodes) for nodes in self._types.nodes.values()}
+            return {id(part.weight): f"{place}.weight" for place, part in self.module.named_modules()
+                    if isinstance(part, nn.Embedding) and len(part.weight) in counts}
         tables = {}
         for place, module in self.module.named_modules() if num_nodes is not None else ():
             held = {**module._parameters, **module._buffers, **{
@@ -121,6 +138,38 @@ class DistributedModel(Distributed):
             return self.module(data(x=rows, edge_index=edges.sealed, **named, **dict.fromkeys(INDEX_NAMES, index)))
         return self.module(rows, edges.sealed, **named) if signature.takes_edges else self.module(rows, **named)
 
+    def _called_with_tables(self, passing: TypedPassing) -> Any:
+        signature, edges, x_dict = self._signature, passing.edges, passing.inputs()
+        dtype, tables = x_dict[next(iter(x_dict))].dtype, edges.tables.items()
+        named: dict[str, dict] = {"n_id": {name: table.number for name, table in tables},
+                                  "node_index": {name: table.node_index for name, table in tables}}
+        for kind, of_kind in edges.kinds.items():
+            for name, values in self._of_edges(of_kind, dtype).items():
+                if name in signature.edge_names and values is not None:
+                    named.setdefault(name, {})[kind] = owned(values, of_kind)
+        edge_index = {kind: of_kind.sealed for kind, of_kind in edges.kinds.items()}
+        return call_with_tables(self.module, signature, x_dict, edge_index, named)
+
+    def _make_weights(self, info: Any) -> None:
+        """Run the plain model once on a node of each type, where layers of -1 input columns have no weights yet."""
+        lazy = [name for name, weight in self.module.named_parameters() if is_lazy(weight)]
+        if not lazy:
+            return
+        if info is None:
+            raise ConfigError(f"{lazy[0]} of the model has no size yet; give its layer the number of its input columns "
+                              "in place of -1, or name the graph, hpcgnn.distribute(model, graph)")
+        modes = [(part, part.training) for part in self.module.modules()]
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                make_weights(self.module, self._signature, self._types, info)
+        finally:
+            for part, mode in modes:
+                part.training = mode
+        if any(map(is_lazy, self.module.parameters())):
+            raise ConfigError(f"{lazy[0]} of the model has no size after a forward, which does not use its layer; "
+                              "leave the layer out")
+
     def _of_edges(self, edges: GraphEdges, dtype: torch.dtype) -> dict[str, torch.Tensor | None]:
         weight, values = edges.edge_weight, edges.edge_attr
         if values is None and weight is not None and self._signature.weighs_by_attribute:
@@ -135,10 +184,15 @@ class DistributedModel(Distributed):
             weight = self._weight_of(whole)
             self._check_graph(weight is not None, getattr(whole, "edge_attr", None) is not None,
                               getattr(whole, "edge_type", None) is not None)
-            self._edges = self._normalized(GraphEdges(whole, weight))
+            self._edges = self._normalized(self._new_edges(whole, weight))
         if rows is None:
             return self._edges
-        return self._normalized(GraphEdges(graph, self._weight_of(graph), self._edges))
+        return self._normalized(self._new_edges(graph, self._weight_of(graph), self._edges))
+
+    def _new_edges(self, graph: LocalGraph, weight: torch.Tensor | None, whole: Any = None) -> Any:
+        if self._types is None:
+            return GraphEdges(graph, weight, whole)
+        return TypedEdges(graph, self._types, weight, whole)
 
     def _weight_of(self, graph: LocalGraph) -> torch.Tensor | None:
         return None if self._ignores_edge_weights else getattr(graph, "edge_weight", None)
@@ -147,7 +201,8 @@ class DistributedModel(Distributed):
         for place, way in self._ways.items():
             conv = self.module.get_submodule(place)
             if way.kind == "normalized" and is_normalizing(conv):
-                edges.normalize(loop_weight(conv))
+                for one in edges.within_types if isinstance(edges, TypedEdges) else (edges,):
+                    one.normalize(loop_weight(conv))
         return edges
 
     def _check_graph(self, has_weights: bool, has_attributes: bool, has_relations: bool) -> None:
@@ -165,11 +220,19 @@ class DistributedModel(Distributed):
                               "edge_weight and pass it to the convolutions, or leave them out by "
                               "hpcgnn.distribute(model, graph, ignore_edge_weights=True)")
 
+    def order_of_trial(self, node_id: np.ndarray) -> np.ndarray:
+        """The order in which a trial takes nodes, (n,) int64: of each type in turn, else as they come."""
+        place = np.arange(len(node_id))
+        for nodes in () if self._types is None else self._types.nodes.values():
+            is_of_type = (node_id >= nodes.start) & (node_id < nodes.stop)
+            place[is_of_type] = np.arange(is_of_type.sum())
+        return np.argsort(place, kind="stable")
+
     def remarks(self, info: Any) -> list[str]:
         """Return what a user should know about training this model on the edges of a graph, see GraphInfo."""
         taken, num_columns, num_relations = self._signature.edge_names, info.num_edge_features, len(info.relation_names)
         unused = [f"{name} ({number} {what}{'s' * (number > 1)})" for name, number, what in (
-            ("edge_attr", num_columns, "column"), ("edge_type", num_relations, "relation"))
+            ("edge_attr", num_columns, "column"), ("edge_type", 0 if self._types else num_relations, "relation"))
                   if number and name not in taken]
         if unused:
             return [f"the graph's edges have {' and '.join(unused)}, and {self._name}.forward does not take "
@@ -185,7 +248,7 @@ class DistributedModel(Distributed):
     def check_fits(self, graph: Any) -> None:
         """Check the model's columns, and what it takes of edges, against a graph; ConfigError if they differ."""
         for name, found, what in (("in_channels", graph.num_features, "features"),
-                                  ("out_channels", graph.num_classes, "outputs")):
+                                  ("out_channels", graph.num_classes, "outputs")) if self._types is None else ():
             stated = getattr(self.module, name, None)
             if isinstance(stated, int) and stated != found:
                 raise ConfigError(f"{self._name} has {name}={stated}, and the graph has {found} {what}; make the model "
@@ -194,7 +257,8 @@ class DistributedModel(Distributed):
         self._check_graph(info.has_edge_weights and not self._ignores_edge_weights, info.num_edge_features > 0,
                           len(info.relation_names) > 0)
         convolutions = [(self.module.get_submodule(place), way.name) for place, way in self._ways.items()]
-        if any(num_edge_columns(conv) is not None or needs_relations(conv, name) for conv, name in convolutions):
+        if self._types is None and any(num_edge_columns(conv) is not None or needs_relations(conv, name)
+                                       for conv, name in convolutions):
             self._try_edges(info)
 
     def _try_edges(self, info: Any) -> None:
@@ -231,8 +295,11 @@ def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool
 
     Parameters
     ----------
-    model : nn.Module               forward(x, edge_index), with edge_weight, edge_attr or edge_type, or forward(data)
-    graph : hpcgnn.Graph or None    check that the model fits it
+    model : nn.Module               forward(x, edge_index), with edge_weight, edge_attr or edge_type;
+                                    forward(x_dict, edge_index_dict), with edge_weight_dict or edge_attr_dict; or
+                                    forward(data)
+    graph : hpcgnn.Graph or None    check that the model fits it; needed for a forward (x_dict, edge_index_dict), and
+                                    for layers with -1 input columns
     ignore_edge_weights : bool      train without the graph's edge weights; else a model that takes none is refused
 
     Raises
@@ -244,7 +311,7 @@ def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool
     >>> graph = hpcgnn.open("shards/cora-p2")
     >>> model = hpcgnn.distribute(torch_geometric.nn.GraphSAGE(graph.num_features, 64, 2, graph.num_classes), graph)
     """
-    distributed = DistributedModel(model, ignore_edge_weights)
+    distributed = DistributedModel(model, ignore_edge_weights, getattr(graph, "info", None))
     if graph is not None:
         distributed.check_fits(graph)
     return distributed

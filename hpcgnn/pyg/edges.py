@@ -161,8 +161,9 @@ class GraphEdges:
         Edges between the same two nodes, which differ in relation or attributes, follow each other; the second one's id
         has REPEATED added, and so on.
         """
-        ids = torch.from_numpy(self.graph.node_id).to(edge_index.device)
-        ids = ids[edge_index[1]] << 31 | ids[edge_index[0]]
+        of_sources, of_targets = (torch.from_numpy(ids).to(edge_index.device) for ids in (
+            self.graph.node_id, getattr(self.graph, "target_id", self.graph.node_id)))
+        ids = of_targets[edge_index[1]] << 31 | of_sources[edge_index[0]]
         if self.edge_type is None and self.edge_attr is None:
             return ids
         place = torch.arange(len(ids), device=ids.device)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 
+import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.pyg.convolutions import PYG, Way, is_aggregation, is_convolution, num_edge_columns, way_of
 
 OVER_ALL_NODES = ("it is computed over all nodes of the graph, and a rank has only some of them; use BatchNorm, or "
                   "LayerNorm with mode='node'")
+ONE_TABLE = "it takes the rows of all types in one table; make a layer for each type, in a ModuleDict"
 REFUSED_MODULES = {
     "GraphNorm": OVER_ALL_NODES, "PairNorm": OVER_ALL_NODES, "InstanceNorm": OVER_ALL_NODES,
     "MeanSubtractionNorm": OVER_ALL_NODES, "GraphSizeNorm": OVER_ALL_NODES, "DiffGroupNorm": OVER_ALL_NODES,
-    "HeteroBatchNorm": "shards hold no types of nodes", "HeteroLayerNorm": "shards hold no types of nodes",
+    "HeteroBatchNorm": ONE_TABLE, "HeteroLayerNorm": ONE_TABLE,
     "DataParallel": "hpcgnn shares the graph out itself; give the model inside it",
     "DistributedDataParallel": "hpcgnn sums gradients itself; give the model inside it",
     "OptimizedModule": "hpcgnn must reach the convolutions; give the model before torch.compile",
@@ -28,9 +29,11 @@ REFUSED_MODULES = {
     "InstanceNorm1d": OVER_ALL_NODES, "LazyInstanceNorm1d": OVER_ALL_NODES,
 }
 # Modules of PyTorch Geometric without messages, row by row or over all ranks; classes that only join others.
-ROW_WISE = ("BatchNorm", "LayerNorm", "MessageNorm", "Linear", "MLP", "JumpingKnowledge", "TrimToLayer")
-JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.sequential",
-           "torch_geometric.nn.module_dict")
+ROW_WISE = ("BatchNorm", "LayerNorm", "MessageNorm", "Linear", "MLP", "JumpingKnowledge", "TrimToLayer",
+            "HeteroDictLinear", "HeteroJumpingKnowledge")
+JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.sequential", "torch_geometric.nn.module_dict",
+           "torch_geometric.nn.parameter_dict", "torch_geometric.nn.conv.hetero_conv")
+OF_TYPES = ("HGTConv", "HANConv", "HeteroConv", "HeteroDictLinear")      # a model that has one takes tables of types
 
 
 # Arguments that are given each node's number in the source.
@@ -48,6 +51,8 @@ class Signature:
     needed: tuple[str, ...] = ()       # those of them without a default
     index_names: tuple[str, ...] = ()  # arguments for the nodes' numbers in the source
     weighs_by_attribute: bool = False  # takes edge weights as the one column of edge_attr, if edges have no attributes
+    # None: takes one table of rows. Else takes a dict of tables by type; this ends the names of all arguments.
+    dicts: str | None = None
 
 
 def is_pyg(model: nn.Module) -> bool:
@@ -59,6 +64,22 @@ def is_pyg(model: nn.Module) -> bool:
     needed = [p for p in named if p.default is p.empty]
     return (any(is_convolution(module) for module in model.modules()) or len(needed) == 1
             or [p.name for p in named[1:2]] == ["edge_index"])
+
+
+def takes_types(model: nn.Module) -> bool:
+    """Whether a forward takes a table for each type: x_dict, HeteroData, or what to_hetero and HeteroConv take."""
+    named = _named_parameters(model)
+    if [p.name for p in named[:1]] == ["data"]:
+        return "HeteroData" in str(named[0].annotation) or any(
+            type(part).__name__ in OF_TYPES and type(part).__module__.startswith(PYG) for part in model.modules())
+    return _is_made_typed(model) or any(p.name == "x_dict" for p in named[:1])
+
+
+def _is_made_typed(model: nn.Module) -> bool:
+    # HeteroConv takes dicts of any names; a model that to_hetero has made begins with functions `get_dict`.
+    graph = getattr(model, "graph", None)
+    return type(model).__name__ == "HeteroConv" or (isinstance(graph, torch.fx.Graph) and any(
+        getattr(node.target, "__module__", "").startswith(f"{PYG}nn.to_hetero") for node in graph.nodes))
 
 
 def _named_parameters(model: nn.Module) -> list[inspect.Parameter]:
@@ -83,10 +104,6 @@ def ways_of(model: nn.Module) -> dict[str, Way]:
     if not ways and not is_pyg(model):
         raise ConfigError(f"{type(model).__name__} has no convolution of PyTorch Geometric to distribute; a model "
                           "with forward(graph, x) is trained as it is")
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, UninitializedParameter):
-            raise ConfigError(f"{name} of the model has no size yet; give its layer the number of its input columns in "
-                              "place of -1")
     return ways
 
 
@@ -116,21 +133,25 @@ def signature_of(model: nn.Module) -> Signature:
     """
     name, named = type(model).__name__, _named_parameters(model)
     needed = [p.name for p in named if p.default is p.empty]
+    dicts = None if not takes_types(model) else "" if _is_made_typed(model) and named else "_dict"
+    known = EDGE_NAMES if dicts is None else EDGE_NAMES[:2]
     if needed == ["data"]:
-        return Signature(True, edge_names=EDGE_NAMES)
+        return Signature(True, edge_names=known, dicts=dicts)
     names = [p.name for p in named] if named else ["x", "edge_index"]     # Sequential's forward takes *args
+    if dicts:
+        names, needed = ([one.removesuffix(dicts) for one in some] for some in (names, needed))
     takes_edges = names[1:2] == ["edge_index"]
     if not takes_edges and any(is_convolution(module) for module in model.modules()):
         raise ConfigError(f"{name}.forward takes ({', '.join(names)}), which can't be distributed; let it take "
-                          "(x, edge_index), or (data)")
+                          "(x, edge_index), (x_dict, edge_index_dict) or (data)")
     rest = needed[1 + takes_edges:]
-    others = [other for other in rest if other not in EDGE_NAMES + INDEX_NAMES]
+    others = [other + (dicts or "") for other in rest if other not in known + INDEX_NAMES]
     if others:
         raise ConfigError(f"{name}.forward needs {', '.join(others)}, which shards don't hold; give it a default")
-    edge_names = _edge_names(model, names) if takes_edges else ()
+    edge_names = tuple(one for one in _edge_names(model, names) if one in known) if takes_edges else ()
     return Signature(False, takes_edges, edge_names, tuple(other for other in rest if other in EDGE_NAMES),
                      tuple(other for other in names if other in INDEX_NAMES),
-                     "edge_attr" in edge_names and "edge_weight" not in edge_names and _takes_attributes(model))
+                     "edge_attr" in edge_names and "edge_weight" not in edge_names and _takes_attributes(model), dicts)
 
 
 def _edge_names(model: nn.Module, names: list[str]) -> tuple[str, ...]:

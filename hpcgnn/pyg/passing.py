@@ -60,6 +60,7 @@ class ForwardPassing:
 
     Attributes
     ----------
+    at : GraphEdges                        edges that the convolution of now was given, or a selection of them
     passed : (2, n) int64 or None          edges that messages pass along now
     own : dict                             id of a table -> its rows for this rank's nodes
     region : Region or None                checkpointed function that runs for the first time now
@@ -69,7 +70,7 @@ class ForwardPassing:
     def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way],
                  tables: dict[int, str] | None = None, embeddings: dict[int, NodeEmbedding] | None = None,
                  shared: set[int] | None = None):
-        self.graph, self.edges, self.ways, self.passed = graph, edges, ways, None
+        self.graph, self.edges, self.at, self.ways, self.passed = graph, edges, edges, ways, None
         self.tables, self.embeddings = tables or {}, embeddings or {}
         self.region: Region | None = None
         self.replay: Iterator[tuple[torch.Tensor, ExchangeSite | None]] | None = None
@@ -107,9 +108,45 @@ class ForwardPassing:
         if id(value) not in self.tables:
             return value
         if id(value) not in self.own:      # the same tensor each time, so that its halo rows come once
-            embedding, number = self.embeddings.get(id(value)), self.graph.node_index
+            embedding, number = self.embeddings.get(id(value)), self.number_of(value)
             self.own[id(value)] = value.index_select(0, number if embedding is None else embedding.row_of(number))
         return self.own[id(value)]
+
+    def number_of(self, table: Any) -> torch.Tensor:
+        """(num_inner,) int64, the row of each own node in a table."""
+        return self.graph.node_index
+
+    @property
+    def lengths(self) -> tuple[int | None, ...]:
+        """Numbers of own rows, and of all nodes."""
+        return self.graph.num_inner, self.graph.num_nodes
+
+    def ids_of(self, rows: torch.Tensor) -> np.ndarray | None:
+        """Ids by which the draws for some rows are keyed, (len(rows),) int64; None if these belong to no node or edge.
+
+        Rows belong to edges while messages pass, otherwise to nodes, or else to all edges.
+        """
+        if self.passed is not None and len(rows) == self.passed.shape[1]:
+            return self.at.draw_ids(self.passed).cpu().numpy()
+        return self._ids_of_nodes(rows)
+
+    def _ids_of_nodes(self, rows: torch.Tensor) -> np.ndarray | None:
+        if len(rows) in (self.graph.num_inner, self.graph.num_rows):
+            return self.graph.ids(0, len(rows))
+        if len(rows) == self.edges.edge_index.shape[1]:
+            return self.edges.draw_ids(self.edges.edge_index).cpu().numpy()
+        return None
+
+    def is_of_nodes(self, rows: torch.Tensor) -> bool:
+        """Whether there is one row for each own node."""
+        return len(rows) == self.graph.num_inner
+
+    def is_of_edges(self, rows: torch.Tensor) -> bool:
+        """Whether there is one row for each edge that messages pass along, or for each edge."""
+        return len(rows) == (self.edges.edge_index if self.passed is None else self.passed).shape[1]
+
+    def note(self, args: Any, out: Any) -> None:
+        """Note what a function on rows returns."""
 
     def all_rows_of(self, rows: torch.Tensor) -> torch.Tensor | None:
         """Return inner and halo rows if they are known without a message, else None."""
@@ -146,27 +183,35 @@ class ForwardPassing:
     def complete(self, rows: torch.Tensor, way: Way) -> torch.Tensor:
         """Collective: return inner rows (num_inner, ...) followed by halo rows, differentiable."""
         self._know_input(rows)
-        key, site = (id(rows), rows._version, way.is_linear), None
+        key, site = self._key(rows, way), None
         came, first_site = (None, None) if self.replay is None else next(self.replay)
         self._note_read(rows, way)
         if key not in self._completed:
-            flat, graph = flat_rows(rows).to(self.graph.x.dtype), self.graph
+            flat = flat_rows(rows).to(self.graph.x.dtype)
             if self.replay is None:
-                stood = graph.current_pass
-                site = ExchangeSite(stood.num_halo_calls, stood.seed, stood.epoch, stood.is_training, None,
-                                    way.is_linear, None, stood.loss_scale)
-                h_all = graph.halo(flat, is_scaled=way.is_linear)
+                h_all, site = self._fetched(flat, way)
             elif first_site is None:
                 raise ConfigError("torch.utils.checkpoint with use_reentrant=True can't run a convolution again on "
                                   "rows that one outside has also read; use use_reentrant=False")
             else:
-                h_all = HaloAgain.apply(flat, flat_rows(came)[graph.num_inner:].to(flat.dtype), graph,
-                                        first_site)
+                h_all = self._fetched_before(flat, flat_rows(came)[len(flat):].to(flat.dtype), first_site)
             self._completed[key] = rows, h_all.to(rows.dtype).view(-1, *rows.shape[1:])
         h_all = self._completed[key][1]
         if self.region is not None:
             self.region.entries.append((h_all.detach(), site))
         return h_all
+
+    def _key(self, rows: torch.Tensor, way: Way) -> tuple[int, int, bool]:
+        return id(rows), rows._version, way.is_linear
+
+    def _fetched(self, flat: torch.Tensor, way: Way) -> tuple[torch.Tensor, ExchangeSite]:
+        stood = self.graph.current_pass
+        site = ExchangeSite(stood.num_halo_calls, stood.seed, stood.epoch, stood.is_training, None, way.is_linear, None,
+                            stood.loss_scale)
+        return self.graph.halo(flat, is_scaled=way.is_linear), site
+
+    def _fetched_before(self, flat: torch.Tensor, halo: torch.Tensor, site: ExchangeSite) -> torch.Tensor:
+        return HaloAgain.apply(flat, halo, self.graph, site)
 
     def _before_call(self, conv: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         way = self.ways[conv]
@@ -177,10 +222,8 @@ class ForwardPassing:
         if self.tables:
             values |= {name: self.own_rows(value) for name, value in values.items()}
         edges = values["edge_index"]
-        if not isinstance(edges, SealedEdges) or edges.owner is not self.edges:
-            raise ConfigError(f"{way.name} was given edges that are not the graph's, so they can't be "
-                              "distributed; pass it edge_index as the model's forward gets it, or a selection of it")
-        is_whole = edges is self.edges.sealed
+        self._enter(edges, way)
+        is_whole = edges is self.at.sealed
         self._check_edges(conv, way, values)
         if way.kind == "normalized" and is_normalizing(conv):
             if not is_whole:
@@ -188,7 +231,7 @@ class ForwardPassing:
                                   "by degrees that one rank does not know; use normalize=False, or SAGEConv")
             self._begin_normalized(conv, way, values)
         else:
-            values["edge_index"] = self.edges.edge_index if is_whole else plain_edges(edges)
+            values["edge_index"] = self.at.edge_index if is_whole else plain_edges(edges)
             if is_whole and self._takes_sums(conv, values["x"], values):
                 self._gets_inner.add(conv)
                 return call.args, call.kwargs
@@ -199,15 +242,25 @@ class ForwardPassing:
                 self._wide[conv] = values["x"]
         return call.args, call.kwargs
 
+    def _enter(self, edges: Any, way: Way) -> None:
+        """Take the edges that a convolution is given; ConfigError unless they are the graph's, or a selection."""
+        if not isinstance(edges, SealedEdges) or not self._has(edges.owner):
+            raise ConfigError(f"{way.name} was given edges that are not the graph's, so they can't be "
+                              "distributed; pass it edge_index as the model's forward gets it, or a selection of it")
+        self.at = edges.owner
+
+    def _has(self, edges: GraphEdges) -> bool:
+        return edges is self.edges
+
     def _begin_normalized(self, conv: nn.Module, way: Way, values: dict) -> None:
         weight = values.pop("edge_weight", None)
-        if weight is not None and weight is not self.edges.edge_weight:
+        if weight is not None and weight is not self.at.edge_weight:
             raise ConfigError(f"{way.name} was given edge weights that are not the graph's, and would normalize these "
                               "weights by degrees that one rank does not know; pass them as they come, or none, or use "
                               "normalize=False")
         # The convolution gets no edges to normalize; `propagate` gets normalized ones.
         self._normalized[conv] = loop_weight(conv), weight is not None
-        values["edge_index"] = self.edges.edge_index[:, :0]
+        values["edge_index"] = self.at.edge_index[:, :0]
         x = values["x"]
         # GCNConv maps rows before it sums. Halo rows are mapped here if they are known, if they are narrower before the
         # map, or if they come from an earlier step: rows mapped in an earlier step would have old weights and give this
@@ -227,7 +280,7 @@ class ForwardPassing:
             return
         source, target = x if isinstance(x, (tuple, list)) else (x, None)
         h_all = self.complete(source, way)
-        values["x"] = h_all, target if isinstance(x, (tuple, list)) else h_all[:self.graph.num_inner]
+        values["x"] = h_all, target if isinstance(x, (tuple, list)) else h_all[:self.at.graph.num_inner]
         keep = self._present_edges(source, way, values["edge_index"])
         if keep is None:
             return
@@ -249,7 +302,7 @@ class ForwardPassing:
 
     def _check_edges(self, conv: nn.Module, way: Way, values: dict) -> None:
         """Raise UnfitEdges if a convolution lacks relations or attributes of edges, or is made for others."""
-        edges, attributes, relations = self.edges, values.get("edge_attr"), values.get("edge_type")
+        edges, attributes, relations = self.at, values.get("edge_attr"), values.get("edge_type")
         if relations is None and needs_relations(conv, way.name):
             raise UnfitEdges(_lacks(way, "edge_type", "relations of edges", edges.edge_type is not None))
         if attributes is None and needs_attributes(conv, way.name):
@@ -272,17 +325,21 @@ class ForwardPassing:
         # None keeps all edges: sums that are linear take absent rows as zeros.
         if way.is_linear or self._is_constant(rows):
             return None
-        present = self.graph.halo_present(rows)
+        present = self._present(rows)
         if present is None:
             return None
         return torch.from_numpy(present).to(rows.device)[edge_index[0]]
 
-    def _before_propagate(self, conv: nn.Module, inputs: tuple) -> tuple:
+    def _present(self, rows: torch.Tensor) -> np.ndarray | None:
+        return self.graph.halo_present(rows)
+
+    def _before_propagate(self, conv: nn.Module, inputs: tuple) -> tuple | None:
         edge_index, _, given = inputs
         way, values = self.ways[conv], {name: self.own_rows(value) for name, value in given.items()}
         if conv in self._normalized:
-            edge_index, values["edge_weight"] = self.edges.normalized(*self._normalized[conv])
+            edge_index, values["edge_weight"] = self.at.normalized(*self._normalized[conv])
         elif isinstance(edge_index, SealedEdges):
+            self._enter(edge_index, way)
             edge_index = plain_edges(edge_index)
         if conv in self._learning:
             edge_index = self._normalize(conv, way, edge_index, values)
@@ -296,7 +353,7 @@ class ForwardPassing:
             values = {name: value[keep] if _is_of_edges(conv, name, value, len(keep)) else value
                       for name, value in values.items()}
         self.passed = edge_index
-        return edge_index, (self.graph.num_rows, self.graph.num_inner), values
+        return edge_index, (self.at.graph.num_rows, self.at.graph.num_inner), values
 
     def _normalize(self, conv: nn.Module, way: Way, edge_index: torch.Tensor, values: dict) -> torch.Tensor:
         """Collective: weigh edges by D^-1/2 (A + I) D^-1/2, where the weights in A are learned.
@@ -324,22 +381,22 @@ class ForwardPassing:
         """Collective: `propagate` of a convolution that only sums, without a row for each edge."""
         kind, way, x = self._normalized.get(conv), self.ways[conv], self.own_rows(given["x"])
         source = x[0] if isinstance(x, (tuple, list)) else x
-        is_whole = edge_index is self.edges.edge_index or edge_index is self.edges.sealed
+        is_whole = edge_index is self.at.edge_index or edge_index is self.at.sealed
         if kind is not None and source.dim() == 2 and source.dtype in STORAGE_NUMBER:
             _, _, values = self._before_propagate(conv, (edge_index, size, given))
             self.passed = None
-            return aggregate(values["x"][0], *self.edges.matrices(*kind))
+            return aggregate(values["x"][0], *self.at.matrices(*kind))
         if kind is None and is_whole and (way.kind != "pair" or conv in self._gets_inner) and self._takes_sums(
                 conv, source, given):
             return self._sums_of(source, way, "mean" if conv.aggr == "mean" else "sum")
         if conv in self._gets_inner and way.kind == "pair":
-            given["x"] = self.complete(source, way), source
+            given["x"] = self.complete(source, way), x[1] if isinstance(x, (tuple, list)) else source
         return type(conv).propagate(conv, edge_index, size=size, **given)
 
     def _sums_of(self, rows: torch.Tensor, way: Way, reduction: str) -> torch.Tensor:
         if rows is self.graph.x and way.name in READS_SUMS_ONCE:
             return self.graph.input_aggregate(reduction)
-        key = id(rows), rows._version, way.is_linear
+        key = self._key(rows, way)
         is_free = self.region is None and self.replay is None and not self._is_constant(rows)
         if is_free and key not in self._completed and self._note_read(rows, way) not in self._shared:
             return neighbor_sums(self.graph, rows, reduction)
@@ -347,25 +404,32 @@ class ForwardPassing:
 
     def _note_read(self, rows: torch.Tensor, way: Way) -> int:
         """Return which exchange brings the halo rows; note if rows that were summed, and not kept, are read again."""
-        key = id(rows), rows._version, way.is_linear
+        key = self._key(rows, way)
         if key in self._read and key not in self._completed:
             self._shared.add(self._read[key][0])
         return self._read.setdefault(key, (len(self._read), rows))[0]
 
     def _lifted(self, conv: nn.Module, way: Way, rows: torch.Tensor | tuple,
                 edge_index: torch.Tensor) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None]:
-        source, target = rows if isinstance(rows, (tuple, list)) else (rows, rows)
-        num_inner = self.graph.num_inner
-        if way.kind == "pair" or conv in self._mapped_here or conv in self._learning:
+        source, target = rows if isinstance(rows, (tuple, list)) else (rows, rows if self._is_within_type else None)
+        num_inner = self.at.graph.num_inner
+        if way.kind in ("pair", "tables") or conv in self._mapped_here or conv in self._learning:
             target = target if target is None or len(target) == num_inner else target[:num_inner]
             return (source, target), None
-        if len(source) != num_inner:
-            raise ConfigError(f"{way.name} passes on {len(source)} rows, which can't be distributed: this rank has "
-                              f"{num_inner} nodes of its own; pass one row per node")
+        self._check_sources(source, way)
         if conv in self._wide:
             h = self._wide[conv]
             return (_in_towers(conv, self.complete(h, way)), target), self._present_edges(h, way, edge_index)
         return (self.complete(source, way), target), self._present_edges(source, way, edge_index)
+
+    @property
+    def _is_within_type(self) -> bool:
+        return True
+
+    def _check_sources(self, source: torch.Tensor, way: Way) -> None:
+        if len(source) != self.graph.num_inner:
+            raise ConfigError(f"{way.name} passes on {len(source)} rows, which can't be distributed: this rank has "
+                              f"{self.graph.num_inner} nodes of its own; pass one row per node")
 
     def _before_edges(self, conv: nn.Module, inputs: tuple) -> None:
         self.passed = inputs[0]

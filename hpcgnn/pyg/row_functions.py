@@ -77,13 +77,16 @@ class RowFunctions(TorchFunctionMode):
             args, kwargs = self._with_own_rows(func, args, kwargs)
         instead = self._instead.get(func)
         if instead is not None:
-            return instead(func, *args, **kwargs)
+            out = instead(func, *args, **kwargs)
+            self._passing.note(args, out)
+            return out
         if func in REFUSED_DRAWS and kwargs.get("training", True):
             raise ConfigError(f"the model calls {func.__name__}; its draws would differ with the number of ranks; "
                               "use torch.nn.functional.dropout, which draws by the nodes' ids")
         out = func(*args, **kwargs)
         if self._positions and args and id(args[0]) in self._positions and func.__name__ in SAME_ELEMENTS:
             self._positions[id(out)] = out
+        self._passing.note(args, out)
         return out
 
     # Tables of all nodes
@@ -132,21 +135,17 @@ class RowFunctions(TorchFunctionMode):
         table, *rest = args
         if name == "index_select":
             rest = [rest[0] if rest else kwargs["dim"], rest[1] if len(rest) > 1 else kwargs["index"]]
-            return (table, rest[0], self._rows(table, self._numbers(rest[1]))), {}
+            return (table, rest[0], self._rows(table, self._numbers(rest[1], table))), {}
         index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
         first, others = index[0] if index else Ellipsis, index[1:]
         if first is Ellipsis or (isinstance(first, slice) and first.start in (None, 0) and first.step in (None, 1)
-                                 and (first.stop is None or first.stop in self._all_rows)):
+                                 and (first.stop is None or first.stop in self._passing.lengths)):
             return (self._passing.own_rows(table), (slice(None) if isinstance(first, slice) else first, *others)), {}
-        return (table, (self._rows(table, self._numbers(first)), *others)), {}
+        return (table, (self._rows(table, self._numbers(first, table)), *others)), {}
 
-    @property
-    def _all_rows(self) -> tuple[int, ...]:
-        return self._passing.graph.num_inner, self._passing.graph.num_nodes
-
-    def _numbers(self, index: Any) -> Any:
+    def _numbers(self, index: Any, table: Any) -> Any:
         if id(index) in self._positions:
-            return self._passing.graph.node_index
+            return self._passing.number_of(table)
         return self._passing.own_rows(index)
 
     def _embedding(self, func, index: torch.Tensor, weight: torch.Tensor, padding_idx=None, max_norm=None,
@@ -154,15 +153,15 @@ class RowFunctions(TorchFunctionMode):
         if max_norm is not None or scale_grad_by_freq:
             raise ConfigError(f"the model has an embedding with {'max_norm' if max_norm else 'scale_grad_by_freq'}, "
                               "which looks at the rows of one rank; leave it out")
-        rows = self._rows(weight, self._numbers(index))
+        rows = self._rows(weight, self._numbers(index, weight))
         return func(rows, weight, padding_idx, None, norm_type, False, sparse)
 
     def _node_embedding(self, func, embedding: NodeEmbedding, index: torch.Tensor):
-        return func(embedding, self._numbers(index))
+        return func(embedding, self._numbers(index, embedding.weight))
 
     def _arange(self, func, *args: Any, **kwargs: Any):
         out = func(*args, **kwargs)
-        if len(out) in self._all_rows and not out.is_floating_point() and (len(args) == 1 or (
+        if len(out) in self._passing.lengths and not out.is_floating_point() and (len(args) == 1 or (
                 len(out) > 1 and out[0] == 0 and out[1] == 1)):
             self._positions[id(out)] = out
         return out
@@ -188,31 +187,20 @@ class RowFunctions(TorchFunctionMode):
         if everywhere is not None:
             # Halo rows of the input are here: the same draws zero the same values as on their owners, so nothing is
             # sent.
-            all_rows = dropout(everywhere, probability, graph.ids(0, graph.num_rows), key)
-            dropped = all_rows[:graph.num_inner]
+            all_rows = dropout(everywhere, probability, self._passing.ids_of(everywhere), key)
+            dropped = all_rows[:len(rows)]
             self._passing.keep_constant(dropped, all_rows)
             return dropped
         flat = flat_rows(rows)
-        ids = self._ids_of(len(rows))
+        ids = self._passing.ids_of(rows)
         if ids is None:
             raise ConfigError(f"the model drops out a tensor of shape {tuple(rows.shape)}, and its rows are neither "
                               f"this rank's {graph.num_inner} nodes nor the edges of a message, so draws would differ "
                               "with the number of ranks; let nodes be the first dimension")
         return dropout(flat, probability, ids, key).view_as(rows)
 
-    def _ids_of(self, num_rows: int):
-        # Rows belong to edges while messages pass, otherwise to nodes, or else to all edges; other lengths have no ids.
-        passing, graph = self._passing, self._passing.graph
-        if passing.passed is not None and num_rows == passing.passed.shape[1]:
-            return passing.edges.draw_ids(passing.passed).cpu().numpy()
-        if num_rows in (graph.num_inner, graph.num_rows):
-            return graph.ids(0, num_rows)
-        if num_rows == passing.edges.edge_index.shape[1]:
-            return passing.edges.draw_ids(passing.edges.edge_index).cpu().numpy()
-        return None
-
     def _uniform(self, like: torch.Tensor) -> torch.Tensor | None:
-        ids = self._ids_of(len(like)) if like.dim() else None
+        ids = self._passing.ids_of(like) if like.dim() else None
         if ids is None:
             return None
         key, flat = self._passing.graph.next_draw(), flat_rows(like.detach())
@@ -225,6 +213,7 @@ class RowFunctions(TorchFunctionMode):
         # If torch itself draws, its generator advances on all ranks alike.
         given = {name: value for name, value in kwargs.items() if name != "generator"}
         out = (torch.empty_like if func in (torch.rand_like, torch.randn_like) else torch.empty)(*args, **given)
+        self._passing.note(args, out)
         uniform = self._uniform(out)
         if uniform is None:
             return func(*args, **kwargs)
@@ -254,7 +243,7 @@ class RowFunctions(TorchFunctionMode):
     def _refused(self, func, *args: Any, **kwargs: Any):
         out = func(*args, **kwargs)
         first = out[0] if isinstance(out, tuple) else out
-        if first.dim() and self._ids_of(len(first)) is not None:
+        if first.dim() and self._passing.ids_of(first) is not None:
             raise ConfigError(f"the model calls {func.__name__} for {len(first)} rows, this rank's nodes or edges, and "
                               "these draws would differ with the number of ranks; use dropout, rand, randn or "
                               "bernoulli, which draw by the nodes' ids")
@@ -267,9 +256,7 @@ class RowFunctions(TorchFunctionMode):
                 given = given._replace(running_mean=rows.new_zeros(rows.shape[1]),
                                        running_var=rows.new_ones(rows.shape[1]))
             return functional.batch_norm(rows, *given._replace(training=False))
-        passed = passing.edges.edge_index if passing.passed is None else passing.passed
-        is_of_edges = len(rows) == passed.shape[1]
-        if rows.dim() != 2 or (len(rows) != passing.graph.num_inner and not is_of_edges):
+        if rows.dim() != 2 or not (passing.is_of_nodes(rows) or passing.is_of_edges(rows)):
             raise ConfigError(f"the model normalizes {tuple(rows.shape)} over a batch, which can't be distributed: "
                               f"this rank has {passing.graph.num_inner} nodes; normalize rows of nodes, (nodes, "
                               "columns), or of edges")

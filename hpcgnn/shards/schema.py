@@ -9,9 +9,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from hpcgnn.data.cleaning import REVERSE
 from hpcgnn.data.dataset import CleaningReport
 from hpcgnn.data.what_was_read import WhatWasRead
-from hpcgnn.errors import CheckpointError, HpcgnnError, ShardError
+from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError, ShardError
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.fingerprint import Fingerprint
@@ -88,7 +89,7 @@ EDGE_WEIGHT, CLUSTER, INNER_NAME, CLASS_NAMES = "edge_weight", "cluster", "inner
 HELD_OUT = "held_out"
 EDGE_TYPE, EDGE_ATTR, RELATION_NAMES = "edge_type", "edge_attr", "relation_names"
 # Attributes of graph.h5 that shards of earlier versions lack.
-WHAT_WAS_READ, NODE_TYPES = "what_was_read", "node_types"
+WHAT_WAS_READ, NODE_TYPES, TYPE_COLUMNS = "what_was_read", "node_types", "type_columns"
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
 
@@ -142,6 +143,7 @@ class GraphInfo:
     num_edge_features : int            columns of edge_attr; 0 without
     node_types : tuple of (str, int)   types of nodes, each with its number of nodes; global ids are numbered type
                                        after type; empty without types
+    type_columns : tuple of int        columns of features of each type, side by side; empty if types share columns
     """
 
     run_id: str
@@ -174,6 +176,7 @@ class GraphInfo:
     relation_names: tuple[str, ...] = ()
     num_edge_features: int = 0
     node_types: tuple[tuple[str, int], ...] = ()
+    type_columns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_multi_label and self.task == "classes":
@@ -201,6 +204,19 @@ class GraphInfo:
         return np.searchsorted(last, node_id, side="right")
 
     @property
+    def edge_kinds(self) -> tuple[tuple[str, str, str], ...]:
+        """The kind of each relation, (type of the source, name, type of the target); empty without types or relations.
+
+        The reverse of kind (A, name, B) is called (B, rev_name, A), as PyTorch Geometric's ToUndirected does.
+
+        Raises
+        ------
+        ConfigError      a relation whose name does not tell its types
+        """
+        types = [known for known, _ in self.node_types]
+        return tuple(_kind_of(name, types) for name in self.relation_names) if types else ()
+
+    @property
     def has_typed_edges(self) -> bool:
         """Whether edges have relations or attributes."""
         return bool(self.relation_names or self.num_edge_features)
@@ -211,6 +227,18 @@ class GraphInfo:
         if self.has_typed_edges:
             return GRAPH_VERSION_OF_RELATIONS
         return GRAPH_VERSION_OF_MORE if self.says_more else GRAPH_VERSION
+
+
+def _kind_of(relation: str, types: list[str]) -> tuple[str, str, str]:
+    name = relation.removesuffix(REVERSE)
+    found = [(source, name[len(source) + 2:-len(target) - 2], target) for source in types for target in types
+             if name.startswith(f"{source}__") and name.endswith(f"__{target}")
+             and len(name) >= len(source) + len(target) + 4]
+    if len(found) != 1:
+        raise ConfigError(f"relation {relation!r} does not tell between which of the types {', '.join(types)} its "
+                          "edges are; call it TYPE__NAME__TYPE")
+    source, name, target = found[0]
+    return (source, name, target) if relation == f"{source}__{name}__{target}" else (target, f"rev_{name}", source)
 
 
 def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_graph: bool,

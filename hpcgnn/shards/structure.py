@@ -94,6 +94,10 @@ def _faults_of_types(info: GraphInfo) -> Iterator[str]:
         yield "has a type of nodes that is not a name and a number of nodes"
     elif info.node_types and sum(count for _, count in info.node_types) != info.num_nodes:
         yield f"has types of nodes that do not sum to {info.num_nodes}"
+    if info.type_columns and (len(info.type_columns) != len(info.node_types)
+                              or any(type(count) is not int or count < 0 for count in info.type_columns)
+                              or sum(info.type_columns) != info.num_features):
+        yield f"has type_columns that are not {info.num_features} columns, shared out among its types of nodes"
 
 
 def _faults_of_relations(info: GraphInfo) -> Iterator[str]:

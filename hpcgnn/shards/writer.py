@@ -346,6 +346,6 @@ def _describe(cut: Cut, feature_format: str, provenance: Provenance, run_id: str
         cluster_digest="" if cluster is None else hash_clusters(cluster),
         num_val_links=0 if held is None else int((held[:, 2] == VALIDATION).sum()),
         num_test_links=0 if held is None else int((held[:, 2] == TEST).sum()), links_of_parts=stored,
-        relation_names=dataset.relation_names, node_types=dataset.node_types,
+        relation_names=dataset.relation_names, node_types=dataset.node_types, type_columns=dataset.type_columns,
         num_edge_features=0 if dataset.edge_attr is None else dataset.edge_attr.shape[1],
     )

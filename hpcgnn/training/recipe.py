@@ -66,9 +66,9 @@ class Recipe:
             model = _made(self.model)
         if is_of_hpcgnn(model):
             return model
-        from hpcgnn.pyg.distribute import distribute, is_pyg
+        from hpcgnn.pyg.distribute import DistributedModel, is_pyg
 
-        return distribute(model) if is_pyg(model) else model
+        return DistributedModel(model, info=info) if is_pyg(model) else model
 
 
 def _made(make: Callable[[], nn.Module]) -> nn.Module:

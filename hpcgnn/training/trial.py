@@ -37,7 +37,8 @@ NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are the nodes at the
 TOLERANCE = 1e-4                    # share of the largest value: float32 products of other shapes differ by less
 MOST_NUDGED = 1 << 20               # most elements of a weight in which zeros are nudged
 IN_BETWEEN = ("torch._tensor", "torch.overrides", "torch.functional", "torch.nn.functional")
-TRANSPARENT = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Slice", "ToCopy", "Clone", "Alias", "Clamp", "Reshape")
+TRANSPARENT = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Slice", "ToCopy", "Clone", "Alias", "Clamp", "Reshape",
+               "_ToNodes")
 ENDINGS = {"SigmoidBackward": "sigmoid", "SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax"}
 
 
@@ -65,7 +66,10 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
         return None
     sizes = _sizes(model, graph)
-    rows = np.concatenate([first_rows, np.setdiff1d(np.arange(graph.num_inner), first_rows)])[:sum(sizes)]
+    rows = np.concatenate([first_rows, np.setdiff1d(np.arange(graph.num_inner), first_rows)])
+    if isinstance(model, DistributedModel):
+        rows = rows[model.order_of_trial(graph.node_id[rows])]
+    rows = rows[:sum(sizes)]
     if len(rows) < 4:
         return None
     cut = sizes[0] if len(rows) == sum(sizes) else len(rows) // 2
