@@ -85,7 +85,8 @@ class Graph:
         ConfigError      a graph without types or relations
         """
         if not self.info.edge_kinds:
-            raise ConfigError(f"{self.name} has {'relations' if self.relation_names else 'types'} missing")
+            raise ConfigError(f"{self.name} has {'no types of nodes' if self.relation_names else 'edges of one kind'}; "
+                              "metadata is of graphs with types and several kinds of edges")
         return [known for known, _ in self.node_types], list(self.info.edge_kinds)
 
     @property

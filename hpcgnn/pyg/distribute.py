@@ -45,6 +45,10 @@ class DistributedModel(Distributed):
         self._ways, self._signature = ways_of(module), signature_of(module)
         self._ignores_edge_weights = ignores_edge_weights
         self.module, self._types = module, None
+        of_tables = next((way.place for way in self._ways.values() if way.kind == "tables"), None)
+        if self._signature.dicts is None and of_tables is not None:
+            raise ConfigError(f"{of_tables} can't be distributed in a forward of one table of rows: it takes a table "
+                              "for each type of nodes; let the forward take (x_dict, edge_index_dict)")
         if self._signature.dicts is not None:
             if info is None:
                 raise ConfigError(f"{self._name} takes a table for each type of nodes; name the graph, "

@@ -57,6 +57,7 @@ def test_nodes_and_edges_are_those_of_to_homogeneous():
     np.testing.assert_array_equal(np.repeat(np.arange(3), [count for _, count in given.node_types]),
                                   expected.node_type)
     assert [name for name, _ in given.node_types] == data.node_types
+    assert given.type_columns == (2, 3, 1)
     assert given.relation_names == tuple("__".join(kind) for kind in data.edge_types)
 
 

@@ -70,7 +70,12 @@ def test_a_graph_with_types_is_that_of_to_homogeneous(tmp_path):
     assert torch.equal(found.edge_index, edges) and torch.equal(found.edge_type, kinds)
     assert torch.equal(found.node_type, expected.node_type) and torch.equal(graph.node_type, expected.node_type)
     assert graph.node_types == (("paper", 20), ("author", 12), ("venue", 3))
+    assert graph.metadata() == data.metadata()
     assert found.node_ids[19:21] == ["paper:19", "author:0"]
+    hpcgnn.preprocess(data, symmetrize=True, out=tmp_path / "both")
+    _, kinds = hpcgnn.open(tmp_path / "both").metadata()
+    assert kinds == [*data.edge_types, ("paper", "rev_writes", "author"), ("venue", "rev_in", "paper"),
+                     ("author", "rev_of", "venue")]
     assert found.y.tolist() == [*data["paper"].y.tolist(), *[-1] * 15]
 
 

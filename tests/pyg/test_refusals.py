@@ -124,7 +124,7 @@ def dynamic():
     (lambda: Twice(), "Twice at model can't be distributed: its message or update takes both x and x_j"),
     (lambda: OwnEdgeUpdate(6, 5), "OwnEdgeUpdate at model can't be distributed: it has an edge_update of its own"),
     (lambda: NeedsTime(), "NeedsTime.forward needs edge_time, which shards don't hold"),
-    (lambda: Around(pyg.HGTConv(6, 5, (["a"], [("a", "to", "a")]))), "HGTConv at model.conv can't be distributed: it"),
+    (lambda: Around(pyg.HGTConv(6, 5, (["a"], [("a", "to", "a")]))), "HGTConv at model.conv can't be distributed in a"),
     (lambda: OnlyRows(), "OnlyRows.forward takes (x), which can't be distributed"),
     (lambda: OnLocalGraph(), "OnLocalGraph has no convolution of PyTorch Geometric to distribute"),
 ])
