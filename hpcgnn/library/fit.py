@@ -14,6 +14,7 @@ from hpcgnn.config import OWN
 from hpcgnn.errors import ConfigError
 from hpcgnn.library.graph import Graph
 from hpcgnn.library.run import Run
+from hpcgnn.pyg.convolutions import is_lazy
 from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
 from hpcgnn.run.launch import check_present, end_all_ranks, together
 from hpcgnn.run.signals import STOP_REQUEST
@@ -162,7 +163,8 @@ def _check_fits(model: Any, graph: Graph) -> None:
     """Refuse a PyTorch Geometric model that can't be distributed or was made for another graph, and any model made
     inside `torch.inference_mode`, since gradients can't reach its weights.
     """
-    if isinstance(model, nn.Module) and any(weights.is_inference() for weights in model.parameters()):
+    if isinstance(model, nn.Module) and any(
+            weights.is_inference() for weights in model.parameters() if not is_lazy(weights)):
         raise ConfigError(f"the weights of {type(model).__name__} were made inside torch.inference_mode, so they can't "
                           "be trained; make the model outside of it")
     if isinstance(model, DistributedModel):

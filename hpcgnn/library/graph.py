@@ -87,7 +87,7 @@ class Graph:
         if not self.info.edge_kinds:
             raise ConfigError(f"{self.name} has {'no types of nodes' if self.relation_names else 'edges of one kind'}; "
                               "metadata is of graphs with types and several kinds of edges")
-        return [known for known, _ in self.node_types], list(self.info.edge_kinds)
+        return self.info.metadata
 
     @property
     def num_edge_features(self) -> int:

@@ -24,7 +24,7 @@ INTEGERS_REFUSE = ("models of integers take no edge weights, and this graph has 
 # Constructors' names for the sizes of a ModelShape.
 SIZE_NAMES = {"in_dim": ("in_dim", "in_channels", "in_feats"), "hidden_dim": ("hidden_dim", "hidden_channels"),
               "out_dim": ("out_dim", "out_channels", "num_classes"), "num_layers": ("num_layers",),
-              "dropout": ("dropout",)}
+              "dropout": ("dropout",), "metadata": ("metadata",)}
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class ModelShape:
     input_dropout: float = -1.0                              # on the input of the first layer; negative: `dropout`
     num_bases: int = 8                                       # see `hpcgnn.nn.relational.RGCNConvolution`
     num_relations: int = 0                                   # of the graph's edges; 0: edges are of one kind
+    metadata: Any = None                                     # types of nodes and kinds of edges, for a user's model
     arguments: dict[str, Any] = field(default_factory=dict)  # further arguments of a user's model, by name
 
 
@@ -110,7 +111,8 @@ def own_arguments(model: type[nn.Module], shape: ModelShape) -> dict[str, Any] |
     means that the constructor needs other names and no `arguments` are given.
     """
     parameters = inspect.signature(model).parameters.values()
-    sizes = {name: getattr(shape, size) for size, names in SIZE_NAMES.items() for name in names}
+    sizes = {name: getattr(shape, size) for size, names in SIZE_NAMES.items() for name in names
+             if getattr(shape, size) is not None}
     needed = [own.name for own in parameters if own.default is own.empty and own.kind not in (own.VAR_POSITIONAL,
                                                                                               own.VAR_KEYWORD)]
     if not shape.arguments and not sizes.keys() >= set(needed):

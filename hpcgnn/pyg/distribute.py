@@ -62,6 +62,7 @@ class DistributedModel(Distributed):
         self.num_exchanges = sum(way.num_exchanges for way in self._ways.values())
         self._edges: GraphEdges | TypedEdges | None = None
         self._shared: set[int] = set()
+        self._answered: list[str] = []      # types whose rows the last forward returned
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Weights under the names of the unmodified model, as `torch.nn.Module.state_dict`."""
@@ -91,7 +92,9 @@ class DistributedModel(Distributed):
             raise ConfigError(f"{self._name} changes its input in place, which is needed again in the next epoch; "
                               "write its first operations without inplace=True")
         if self._types is not None:
-            return passing.answers(out, self._name)
+            out = passing.answers(out, self._name)
+            self._answered = passing.answered
+            return out
         if not isinstance(out, torch.Tensor) or out.dim() != 2 or len(out) != graph.num_inner:
             found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
             raise ConfigError(f"{self._name} must return one row per node, ({graph.num_inner}, outputs) here, found "
@@ -231,6 +234,13 @@ class DistributedModel(Distributed):
             is_of_type = (node_id >= nodes.start) & (node_id < nodes.stop)
             place[is_of_type] = np.arange(is_of_type.sum())
         return np.argsort(place, kind="stable")
+
+    def check_answered(self, node_id: np.ndarray) -> None:
+        """Raise ConfigError if the last forward left out a type of these nodes with labels, (n,) int64."""
+        for name, nodes in () if self._types is None else self._types.nodes.items():
+            if name not in self._answered and bool(((node_id >= nodes.start) & (node_id < nodes.stop)).any()):
+                raise ConfigError(f"{self._name} returns rows of type {', '.join(self._answered)}, and nodes of type "
+                                  f"{name} have the labels; return the rows of {name}, such as out_dict[{name!r}]")
 
     def remarks(self, info: Any) -> list[str]:
         """Return what a user should know about training this model on the edges of a graph, see GraphInfo."""

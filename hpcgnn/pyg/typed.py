@@ -198,6 +198,7 @@ class TypedPassing(ForwardPassing):
         super().__init__(graph, x, edges, *more)
         self._may_miss = graph.halo_present(None) is not None
         self._inputs: dict[int, tuple[torch.Tensor, int, Table]] = {}
+        self.answered: list[str] = []
 
     # The tables of the forward
 
@@ -234,6 +235,7 @@ class TypedPassing(ForwardPassing):
         if len({values.shape[1] for values in rows.values()}) > 1:
             raise ConfigError(f"{model} returns rows of other widths for other types; return the rows of the type "
                               "with labels only, such as out_dict['paper']")
+        self.answered = list(rows)
         return _ToNodes.apply(self.graph.num_inner, [self.edges.tables[name].inner for name in rows], *rows.values())
 
     # Which rows a tensor has
@@ -355,7 +357,7 @@ class TypedPassing(ForwardPassing):
         return None if present is None else present[self.at.graph.source.rows.cpu().numpy()]
 
     def _has(self, edges: Any) -> bool:
-        return isinstance(edges.graph, KindGraph) and edges.graph._graph is self.graph
+        return edges in self.edges.kinds.values()
 
     # Convolutions
 

@@ -217,6 +217,11 @@ class GraphInfo:
         return tuple(_kind_of(name, types) for name in self.relation_names) if types else ()
 
     @property
+    def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]]:
+        """Types of nodes and kinds of edges, in the form of HeteroData's `metadata()`; errors as in `edge_kinds`."""
+        return [known for known, _ in self.node_types], list(self.edge_kinds)
+
+    @property
     def has_typed_edges(self) -> bool:
         """Whether edges have relations or attributes."""
         return bool(self.relation_names or self.num_edge_features)

@@ -14,7 +14,7 @@ from hpcgnn.config import TrainConfig, parse_arguments
 from hpcgnn.errors import ConfigError
 from hpcgnn.nn.batch_norm import BatchNorm
 from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn
-from hpcgnn.nn.models import ModelShape, build_model
+from hpcgnn.nn.models import MODELS, ModelShape, build_model
 from hpcgnn.nn.node_embedding import Embedded, Nodes
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.own_loss import OwnLoss, copies_of
@@ -98,4 +98,5 @@ def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
     return ModelShape(config.model, in_dim, config.hidden, info.num_classes, config.layers, config.dropout,
                       config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
                       config.residual, config.input_dropout, config.num_bases, len(info.relation_names),
+                      info.metadata if info.node_types and config.model not in MODELS else None,
                       parse_arguments(config.model_args))

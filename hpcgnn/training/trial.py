@@ -91,6 +91,8 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
             _check_stored(model, _part_of(graph, rows, (cut, len(rows) - cut), device, dtype=graph.x.dtype), name)
         for out in answers:
             _check_form(out, len(rows), name)
+        if isinstance(model, DistributedModel):
+            model.check_answered(graph.node_id[first_rows])
         trains = any(parameter.requires_grad for parameter in model.parameters())
         if trains and not answers[0].requires_grad:
             raise ConfigError(f"{name}'s outputs depend on none of its weights that are trained, so nothing can be "

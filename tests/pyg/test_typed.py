@@ -20,6 +20,7 @@ from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.tables import Choices
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.training.trial import try_model
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 from torch_geometric.data import HeteroData  # noqa: E402
@@ -296,12 +297,13 @@ def trained(model, comm, shards, out, **settings):
     return hpcgnn.fit(model, hpcgnn.open(shards, comm), out=out, weight_decay=0.0, **settings)
 
 
-def hgt():
-    """A model whose lazy maps have their weights."""
+def hgt(is_lazy=False):
+    """A model whose first maps have no weights yet, or have them from a forward of its own."""
     torch.manual_seed(4)
     model = OfTypes([pyg.HGTConv(8, 8, METADATA, heads=2) for _ in range(2)])
-    x_dict, edges, _ = arguments(hetero())
-    model({name: x.float() for name, x in x_dict.items()}, edges)
+    if not is_lazy:
+        x_dict, edges, _ = arguments(hetero())
+        model({name: x.float() for name, x in x_dict.items()}, edges)
     return model
 
 
@@ -329,8 +331,8 @@ def test_losses_of_fit_are_those_of_plain_training(shared_path):
     ("sancus", {}), ("vanilla", {"steps": "2"})])
 def test_every_method_trains_it(shared_path, method, settings):
     dataset = finish_dataset(given_graph(hetero(), Choices(labels="paper")), SourceOptions())
-    run = trained(hgt(), COMM, write_once(COMM, dataset, shared_path / "shards"), shared_path / "run", method=method,
-                  epochs=16, lr=0.05, **settings)
+    run = trained(hgt(is_lazy=True), COMM, write_once(COMM, dataset, shared_path / "shards"), shared_path / "run",
+                  method=method, epochs=16, lr=0.05, **settings)
     assert run.metrics[-1]["loss"] < run.metrics[0]["loss"] / 2
 
 
@@ -353,6 +355,19 @@ class Swapped(OfTypes):
 class Twice(OfTypes):
     def forward(self, x_dict, edge_index_dict):
         return {"paper": super().forward(x_dict, edge_index_dict), "author": x_dict["author"]}
+
+
+class OfAuthors(OfTypes):
+    def forward(self, x_dict, edge_index_dict):
+        return self.end(x_dict["author"])
+
+
+def test_answers_for_another_type_than_the_labels_are_refused(opened):
+    graph, local = opened(hetero(), MPI.COMM_SELF)
+    model = hpcgnn.distribute(OfAuthors([pyg.HGTConv(8, 8, METADATA)]), graph)
+    papers = np.flatnonzero(local.node_id < COUNTS["paper"])
+    with pytest.raises(ConfigError, match="OfAuthors returns rows of type author, and nodes of type paper have the lab"):
+        try_model(model, local, papers, 1)
 
 
 @pytest.mark.parametrize("make, complaint", [
