@@ -778,8 +778,8 @@ MUTATIONS = [
              "self._factors[kind] = self.graph.share(factor[:, None])[:, 0]",
              "self._factors[kind] = torch.cat([factor, torch.ones(self.graph.num_rows - num_inner)])", CONVOLUTIONS),
     Mutation("pyg/edges.py", "draws belong to local rows",
-             "ids = torch.from_numpy(self.graph.node_id).to(edge_index.device)",
-             "ids = torch.arange(self.graph.num_rows)", DRAWS),
+             "(torch.from_numpy(ids).to(edge_index.device) for ids in (",
+             "(torch.arange(len(ids)) for ids in (", DRAWS),
     # Preprocess: what is read in pieces, and what ranks share out.
     Mutation("data/arrays.py", "a gathered row is read from the place of another",
              "self._offset + number * size", "self._offset + place", PIECES_OF_ROWS),

@@ -60,7 +60,7 @@ class DistributedModel(Distributed):
         self.takes_relations = "edge_type" in self._signature.edge_names
         self.attends = any(way.attends for way in self._ways.values())
         self.num_exchanges = sum(way.num_exchanges for way in self._ways.values())
-        self._edges: GraphEdges | TypedEdges | None = None
+        self._edges: Any = None      # GraphEdges, or TypedEdges
         self._shared: set[int] = set()
         self._answered: list[str] = []      # types whose rows the last forward returned
 
@@ -83,7 +83,7 @@ class DistributedModel(Distributed):
         version = graph.x._version     # the whole graph's x is part of x_all; a step's x_all is made if it is read
         embeddings = own_tables(self.module)
         tables = self._tables(graph.num_nodes) | {id(own.weight): name for name, own in embeddings.items()}
-        passing = (ForwardPassing if self._types is None else TypedPassing)(
+        passing: Any = (ForwardPassing if self._types is None else TypedPassing)(
             graph, rows, edges, ways, tables, {id(own.weight): own for own in embeddings.values()}, self._shared)
         with passing.attached(), RowFunctions(passing), checkpoints(
                 lambda function: Region(graph, function, passing, lambda: self._again(passing))):
@@ -173,8 +173,9 @@ class DistributedModel(Distributed):
         finally:
             for part, mode in modes:
                 part.training = mode
-        if any(map(is_lazy, self.module.parameters())):
-            raise ConfigError(f"{lazy[0]} of the model has no size after a forward, which does not use its layer; "
+        unused = [name for name, weight in self.module.named_parameters() if is_lazy(weight)]
+        if unused:
+            raise ConfigError(f"{unused[0]} of the model has no size after a forward, which does not use its layer; "
                               "leave the layer out")
 
     def _of_edges(self, edges: GraphEdges, dtype: torch.dtype) -> dict[str, torch.Tensor | None]:
@@ -184,7 +185,7 @@ class DistributedModel(Distributed):
         return {"edge_weight": weight, "edge_attr": None if values is None else values.to(dtype),
                 "edge_type": edges.edge_type}
 
-    def _edges_of(self, graph: LocalGraph) -> GraphEdges:
+    def _edges_of(self, graph: LocalGraph) -> Any:
         """Collective for a new graph: return its edges, with normalized weights where convolutions need them."""
         whole, rows = graph.whole
         if self._edges is None or self._edges.graph is not whole:
@@ -204,7 +205,7 @@ class DistributedModel(Distributed):
     def _weight_of(self, graph: LocalGraph) -> torch.Tensor | None:
         return None if self._ignores_edge_weights else getattr(graph, "edge_weight", None)
 
-    def _normalized(self, edges: GraphEdges) -> GraphEdges:
+    def _normalized(self, edges: Any) -> Any:
         for place, way in self._ways.items():
             conv = self.module.get_submodule(place)
             if way.kind == "normalized" and is_normalizing(conv):

@@ -67,10 +67,11 @@ class ForwardPassing:
     replay : iterator or None              while it runs again, the rows that its convolutions got in the first run
     """
 
-    def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way],
+    def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: Any, ways: dict[nn.Module, Way],
                  tables: dict[int, str] | None = None, embeddings: dict[int, NodeEmbedding] | None = None,
                  shared: set[int] | None = None):
-        self.graph, self.edges, self.at, self.ways, self.passed = graph, edges, edges, ways, None
+        self.graph, self.ways, self.passed = graph, ways, None
+        self.edges, self.at = edges, edges
         self.tables, self.embeddings = tables or {}, embeddings or {}
         self.region: Region | None = None
         self.replay: Iterator[tuple[torch.Tensor, ExchangeSite | None]] | None = None

@@ -113,7 +113,7 @@ class KindGraph:
 
     edge_type = None
 
-    def __init__(self, graph: LocalGraph, source: Table, target: Table, edges: torch.Tensor, ends: torch.Tensor):
+    def __init__(self, graph: Any, source: Table, target: Table, edges: torch.Tensor, ends: torch.Tensor):
         self.source, self.target, self._graph, self.has_half_sums = source, target, graph, graph.has_half_sums
         self.num_rows, self.num_inner, self.num_sources = source.num_rows, target.num_inner, source.num_inner
         self.node_id, self.target_id, self.edges, self.edge_index = source.ids, target.ids, edges, ends
@@ -298,7 +298,8 @@ class TypedPassing(ForwardPassing):
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        handles, han = [conv.register_forward_hook(self._after_call) for conv in self.ways], sys.modules.get(HAN)
+        handles = [conv.register_forward_hook(self._after_call) for conv in self.ways]
+        han: Any = sys.modules.get(HAN)
         group = getattr(han, "group", None)
         try:
             if han is not None:
@@ -400,7 +401,7 @@ class TypedPassing(ForwardPassing):
                 and given.get("edge_weight") is None and len(source) == self.at.graph.num_sources)
 
     def _sums_of(self, rows: torch.Tensor, way: Way, reduction: str) -> torch.Tensor:
-        edges, kind = self.at, (reduction, False)
+        edges, kind = self.at, (reduction, False)      # kept beside the weights of normalizing convolutions
         if kind not in edges._normalized:
             target = edges.edge_index[1]
             degree = torch.bincount(target, minlength=edges.graph.num_inner).float()
@@ -414,7 +415,8 @@ def call_with_tables(model: nn.Module, signature: Signature, x_dict: dict[str, t
     """Call a forward that takes tables of types; `named` are further tables by their names without _dict."""
     if signature.takes_data:
         data = sys.modules["torch_geometric.data"].HeteroData()
-        for name, of_each in {"x": x_dict, "edge_index": edge_index_dict, **named}.items():
+        held: dict[str, dict] = {"x": x_dict, "edge_index": edge_index_dict, **named}
+        for name, of_each in held.items():
             for key, values in of_each.items():
                 data[key][name] = values
         return model(data)
@@ -429,10 +431,10 @@ def make_weights(model: nn.Module, signature: Signature, types: NodeTypes | None
     weight = {"edge_weight": torch.ones(1), "edge_attr": torch.zeros(1, info.num_edge_features or 1)}
     if types is not None:
         x = torch.zeros(1, info.num_features)
-        named = {name: dict.fromkeys(types.kinds, values) for name, values in weight.items()}
-        named |= {name: dict.fromkeys(types.nodes, edge[0]) for name in INDEX_NAMES}
+        tables: dict[str, dict] = {name: dict.fromkeys(types.kinds, values) for name, values in weight.items()}
+        tables |= {name: dict.fromkeys(types.nodes, edge[0]) for name in INDEX_NAMES}
         call_with_tables(model, signature, {name: x[:, columns] for name, columns in types.columns.items()},
-                         dict.fromkeys(types.kinds, edge), named)
+                         dict.fromkeys(types.kinds, edge), tables)
         return
     named = {**weight, "edge_type": edge[0], **dict.fromkeys(INDEX_NAMES, edge[0])}
     x = torch.zeros(1, info.num_features)

@@ -359,14 +359,15 @@ class Twice(OfTypes):
 
 class OfAuthors(OfTypes):
     def forward(self, x_dict, edge_index_dict):
-        return self.end(x_dict["author"])
+        super().forward(x_dict, edge_index_dict)
+        return self.end(torch.tanh(self.maps["author"](x_dict["author"])))
 
 
 def test_answers_for_another_type_than_the_labels_are_refused(opened):
     graph, local = opened(hetero(), MPI.COMM_SELF)
     model = hpcgnn.distribute(OfAuthors([pyg.HGTConv(8, 8, METADATA)]), graph)
     papers = np.flatnonzero(local.node_id < COUNTS["paper"])
-    with pytest.raises(ConfigError, match="OfAuthors returns rows of type author, and nodes of type paper have the lab"):
+    with pytest.raises(ConfigError, match="OfAuthors returns rows of type author, and nodes of type paper have the"):
         try_model(model, local, papers, 1)
 
 
