@@ -150,11 +150,12 @@ class LocalGraph:
         names = ("begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
         of_relations = [array for made in self._relations for array in made.arrays]
         arrays = [self.node_id, self.in_degree, self._indptr, self._indices, *of_relations,
+                  self.rows.edge_type, self.rows.edge_attr,
                   *(array for made in both for array in made.arrays),
                   *(getattr(matrix, name) for matrix in matrices for name in names)]
-        # Views are counted once, by the array that owns their memory.
+        # Memory is counted once: of views by the array that owns it, of arrays that a tensor holds too by its address.
         owners = [_owner(array) for array in arrays if array is not None]       # matrices share arrays
-        return sum({id(owner): owner.nbytes for owner in owners}.values())
+        return sum({owner.ctypes.data: owner.nbytes for owner in owners}.values())
 
     @cached_property
     def _is_marginal(self) -> np.ndarray:

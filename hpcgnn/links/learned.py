@@ -32,6 +32,12 @@ class Asked:
     asks_sources: bool
     num_rows: int      # inner and halo rows
 
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        matrix, transposed, order = self.adjacency
+        own = [array for array in (self.anchor, self.relation) if array is not None]
+        return [*own, order, *(array for one in (matrix, transposed) for array in (one.begin, one.indices))]
+
     def drawn(self, share: float, node_id: np.ndarray, num_nodes: int, key: CounterKey) -> Asked:
         """The questions that an epoch learns, each with probability `share`; the same on any number of ranks.
 

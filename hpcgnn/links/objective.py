@@ -62,6 +62,10 @@ class LinkObjective(Objective):
     def of_model(self, model: nn.Module) -> LinkObjective:
         return replace(self, decoder=getattr(plain(model), LINK_DECODER, None))
 
+    @property
+    def structure_bytes(self) -> int:
+        return sum(array.nbytes for asked in self.links.asked for array in asked.arrays)
+
     def loss_sum(self, logits: torch.Tensor, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
         """Collective: sum of the loss over edges into this rank's nodes; nan for held-out links, which have none."""
         if split != "train" or graph is None:

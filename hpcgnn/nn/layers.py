@@ -10,7 +10,7 @@ rows again. `forward` and `backward` list the products, sums and tensors of both
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -85,6 +85,7 @@ class LinearLayer:
     has_self: bool
     is_input: bool = False
     reads_history: bool = False      # in an epoch of several steps, which sends rows before they are mapped
+    is_learned: bool = False         # rows come from a table that is learned, without an activation before
 
     @property
     def maps_first(self) -> bool:
@@ -106,12 +107,13 @@ class LinearLayer:
     def forward(self, has_dropout: bool, is_training: bool = True) -> list[Step]:
         """The steps from `below` to `rows`. An evaluation has no masks, computes all rows and keeps none."""
         has_mask, into, out, is_hidden = has_dropout and is_training, self.in_dim, self.out_dim, not self.is_input
-        reads = backward_reads(self.maps_first, self.has_self, self.is_input) if is_training else set()
+        reads = (backward_reads(self.maps_first, self.has_self, self.is_input, not self.is_learned) if is_training
+                 else set())
         done = tuple(name for name in ("sums", "near", "far") if name not in reads)
-        by_block = is_hidden and is_training and self.maps_first
+        by_block = is_hidden and is_training and self.maps_first and not self.is_learned
         near = [
-            *_if(is_hidden, Step("activate", IN, into, "near", frees=() if is_training else ("below",),
-                                 by_block=by_block)),
+            *_if(is_hidden, Step("mask" if self.is_learned else "activate", IN, into, "near",
+                                 frees=() if is_training else ("below",), by_block=by_block)),
             *_if(self.is_input and has_mask, Step("mask", IN, into, "near"), Step("mask", HALO, into, "far"))]
         if self.maps_first:
             return [
@@ -148,6 +150,12 @@ class LinearLayer:
                     *_if(has_self and has_dropout, Step("mask", OUT, into, "again", by_block=True)),
                     *_if(has_self, weigh_self),
                     Step("free", frees=("gradient",))]
+        if self.is_learned and self.maps_first:
+            return [Step("aggregate_back", IN, out, "of mapped"), *_if(has_self, weigh), Step("arrive"),
+                    Step("weigh", IN, out, "", into, frees=("near",)),
+                    Step("map", IN, into, "of rows", out, frees=("of mapped", "gradient")),
+                    *_if(has_self, Step("map", OUT, into, "", out)),
+                    Step("free", frees=("of rows",))]
         again = Step("activate", OUT, into, "again", by_block=True)
         if self.maps_first:
             return [Step("aggregate_back", IN, out, "of mapped"),
@@ -163,13 +171,14 @@ class LinearLayer:
         return [Step("weigh", OUT, out, "", into, frees=("sums",)),
                 Step("map", OUT, into, "of sums", out),
                 Step("aggregate_back", IN, into, "of rows", frees=("of sums",)),
-                *_if(has_self, Step("map", OUT, into, "", out), again),
+                *_if(has_self, Step("map", OUT, into, "", out), *_if(not self.is_learned, again)),
                 *_if(has_self and has_dropout, Step("mask", OUT, into)),
                 *_if(has_self, weigh_self),
                 Step("arrive"),
                 *_if(has_dropout, Step("mask", IN, into), Step("mask", HALO, into)),
-                Step("activate_back", IN, into, frees=("gradient", "below")),
-                Step("rename", makes="gradient", frees=("of rows",))]
+                *([Step("free", frees=("gradient", "near", "of rows"))] if self.is_learned else
+                  [Step("activate_back", IN, into, frees=("gradient", "below")),
+                   Step("rename", makes="gradient", frees=("of rows",))])]
 
 
 def _if(condition: bool, *steps: Step) -> tuple[Step, ...]:
@@ -216,16 +225,32 @@ class Shape:
     num_steps: int = 1         # of an epoch; several send rows before they are mapped
     num_relations: int = 0     # of the graph's edges
     num_bases: int = 8
+    embedding_dim: int = 0     # learned columns of the input rows, behind `in_dim` features
 
     @property
     def drops_input(self) -> bool:
         return self.has_dropout if self.has_input_dropout is None else self.has_input_dropout
 
+    @property
+    def columns(self) -> int:
+        """Columns of the input rows. Learned ones change, so the first layer sends them as hidden rows are sent."""
+        return self.in_dim + self.embedding_dim
+
+    def drops_at(self, left: int) -> bool:
+        """Whether dropout is on the input of a layer, with `left` layers behind it."""
+        return self.drops_input if left == self.num_layers - 1 else self.has_dropout
+
+    def reads_input(self, left: int) -> bool:
+        """Whether a layer, with `left` layers behind it, reads rows that are constant."""
+        return left == self.num_layers - 1 and not self.embedding_dim
+
 
 def operations(shape: Shape) -> list[Op]:
     """The operations of a forward pass in training, from the input rows to the logits."""
-    return {"gcnii": _gcnii, "jknet": _jknet, "sgc": _sgc, "appnp": _propagated,
+    made = {"gcnii": _gcnii, "jknet": _jknet, "sgc": _sgc, "appnp": _propagated,
             "dagnn": _propagated}.get(shape.model, _stack)(shape)
+    learned = shape.embedding_dim
+    return [*([Op("join", shape.columns, shape.num_layers, beside=learned)] if learned else []), *made]
 
 
 def _map(from_dim: int, dim: int, hops: int, has_bias: bool = True, has_halo: bool = False) -> list[Op]:
@@ -244,7 +269,7 @@ def _drop(has_dropout: bool, dim: int, hops: int, has_halo: bool = False) -> lis
 
 
 def _stack(shape: Shape) -> list[Op]:
-    dims = [shape.in_dim] + [shape.hidden_dim] * (shape.num_layers - 1) + [shape.out_dim]
+    dims = [shape.columns] + [shape.hidden_dim] * (shape.num_layers - 1) + [shape.out_dim]
     made: list[Op] = []
     for number, (into, out) in enumerate(pairwise(dims)):
         left, before = shape.num_layers - 1 - number, len(made)
@@ -259,13 +284,13 @@ def _stack(shape: Shape) -> list[Op]:
 
 def _linear(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     # A convolution reads activated rows, and keeps the rows that its weights mapped.
-    is_first, (_, has_self) = left == shape.num_layers - 1, LINEAR[shape.model]
+    is_input, (_, has_self) = shape.reads_input(left), LINEAR[shape.model]
     is_mapped = maps_first(into, out) and shape.num_steps == 1
-    drops, width = shape.drops_input if is_first else shape.has_dropout, out if is_mapped else into
-    masked = _drop(drops, into, left + 1, has_halo=is_first and is_mapped)
-    summed = Op("aggregate", width, left, "in" if has_self and not (is_mapped or is_first) else "",
-                sent_dim=0 if is_first else width, beside=width)
-    mapped = _map(into, out, left + is_mapped, False, is_first and is_mapped)
+    width = out if is_mapped else into
+    masked = _drop(shape.drops_at(left), into, left + 1, has_halo=is_input and is_mapped)
+    summed = Op("aggregate", width, left, "in" if has_self and not (is_mapped or is_input) else "",
+                sent_dim=0 if is_input else width, beside=width)
+    mapped = _map(into, out, left + is_mapped, False, is_input and is_mapped)
     own = [Op("map", out, left, "", into * out)] if has_self else []
     return [*masked, *([*mapped, summed] if is_mapped else [summed, *mapped]), *own, Op("bias", out, left, "", out)]
 
@@ -273,27 +298,28 @@ def _linear(shape: Shape, into: int, out: int, left: int) -> list[Op]:
 def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     if shape.model == "rgcn":
         return _by_relation(shape, into, out, left)
-    is_first, is_last = left == shape.num_layers - 1, not left
+    is_first, is_input, is_last = left == shape.num_layers - 1, shape.reads_input(left), not left
     width = shape.heads * out if shape.model == "gat" and is_last else out      # of mapped rows
     is_mapped = {"gin": maps_first(into, out), "gat": width <= into, "sage-max": False}[shape.model]
-    sends_mapped, hops = is_mapped and not is_first and shape.num_steps == 1, left + 1
+    sends_mapped, hops = is_mapped and not is_input and shape.num_steps == 1, left + 1
     maps = is_mapped or shape.model == "gat"      # before the sum
-    drops = _drop(shape.drops_input if is_first else shape.has_dropout, into, hops, not sends_mapped)
-    sent = [] if is_first else [Op("send", into, hops, has_halo=True, sent_dim=into)]
+    drops = _drop(shape.drops_at(left), into, hops, not sends_mapped)
+    sent = [] if is_input else [Op("send", into, hops, has_halo=True, sent_dim=into)]
     if shape.model == "gat" and shape.num_steps > 1:      # each head sums rows, then maps its sum
         summed, *rest = _attend(shape, width, out, left)
         sums = shape.heads * into
         return _again([*sent, *drops, summed._replace(dim=into, kept=sums, beside=sums),
                        Op("map", width, left, weights=into * width), *rest])
     if sends_mapped:      # the activation before has the dropout
-        rows = [*_map(into, width, hops, False), Op("send", width, hops, has_halo=True, sent_dim=width)]
+        rows = [*drops * is_first, *_map(into, width, hops, False),
+                Op("send", width, hops, has_halo=True, sent_dim=width)]
     else:
         rows = [*sent, *drops, *(_map(into, width, hops, False, has_halo=True) if maps else [])]
     width = width if maps else into
     if shape.model == "gat":
         return _again([*_scored(shape, rows), *_attend(shape, width, out, left)])
     if shape.model == "sage-max":
-        return _again([*_sliced(rows, into), Op("aggregate", into, left, "in", moments=0 if is_first else into),
+        return _again([*_sliced(rows, into), Op("aggregate", into, left, "in", moments=0 if is_input else into),
                        *_map(into, out, left), Op("map", out, left, "", into * out), Op("add", out, left)])
     return [*_again([*_sliced(rows, width), Op("aggregate", width, left, "in", 1), Op("add", width, left, beside=width),
                      *([] if maps else _map(into, out, left, False))]),
@@ -302,14 +328,14 @@ def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
 
 def _by_relation(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     # Sums are mapped block by block, so no tensor holds them.
-    is_first, hops = left == shape.num_layers - 1, left + 1
+    is_first, is_input, hops = left == shape.num_layers - 1, shape.reads_input(left), left + 1
     count = bases_of(shape.num_relations, shape.num_bases)
     is_mapped = maps_bases_first(into, out, count) and shape.num_steps == 1
     wide, of_map = (count * out, 0) if is_mapped else (into, count * into * out)
-    masked = _drop(shape.drops_input if is_first else shape.has_dropout, into, hops, is_first or not is_mapped)
-    sent = [] if is_first else [Op("send", wide, hops, has_halo=True, sent_dim=wide)]
+    masked = _drop(shape.drops_at(left), into, hops, is_input or not is_mapped)
+    sent = [] if is_input else [Op("send", wide, hops, has_halo=True, sent_dim=wide)]
     if is_mapped:      # the activation before has the dropout
-        rows = [*(masked if is_first else []), *_map(into, wide, hops, False, has_halo=is_first), *sent]
+        rows = [*masked * is_first, *_map(into, wide, hops, False, has_halo=is_input), *sent]
     else:
         rows = [*sent, *masked]
     coefficients = count * shape.num_relations * (count < shape.num_relations)
@@ -341,12 +367,11 @@ def _attend(shape: Shape, width: int, out: int, left: int) -> list[Op]:
 def _quantized(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     # Rows, mapped rows and weights are rounded in float32, and every layer sends mapped rows.
     width = shape.heads * out if shape.model == "gat" and not left else out
-    is_first = left == shape.num_layers - 1
     own = [Op("map", out, left, "", into * out)] if shape.model == "sage" else []
     second = [Op("relu", out, left, "out"), Op("round", out, left, "in"), *_map(out, out, left)]
     hops = left + 1
     rows = [Op("round", into, hops, "in"),
-            *_drop(shape.drops_input if is_first else shape.has_dropout, into, hops), *_map(into, width, hops, False),
+            *_drop(shape.drops_at(left), into, hops), *_map(into, width, hops, False),
             Op("round", width, hops, "in"), Op("send", width, hops, has_halo=True, sent_dim=width)]
     if shape.model == "gat":
         return [*_scored(shape, rows), *_attend(shape, width, out, left)]
@@ -361,7 +386,7 @@ def _propagate(dim: int, hops: int, is_sent: bool = True, has_first: bool = Fals
 
 def _gcnii(shape: Shape) -> list[Op]:
     hidden, num = shape.hidden_dim, shape.num_layers
-    made = [*_drop(shape.drops_input, shape.in_dim, num), *_map(shape.in_dim, hidden, num),
+    made = [*_drop(shape.drops_input, shape.columns, num), *_map(shape.columns, hidden, num),
             *_activate(shape, hidden, num, "none", "in stays")]
     for left in reversed(range(num)):
         made += [_propagate(hidden, left, has_first=True), *_map(hidden, hidden, left, False),
@@ -372,9 +397,8 @@ def _gcnii(shape: Shape) -> list[Op]:
 def _jknet(shape: Shape) -> list[Op]:
     hidden, num, made = shape.hidden_dim, shape.num_layers, list[Op]()
     for left in reversed(range(num)):
-        layer = _linear(Shape("gcn", shape.in_dim, hidden, hidden, num, has_dropout=shape.has_dropout,
-                              has_input_dropout=shape.has_input_dropout, num_steps=shape.num_steps),
-                        shape.in_dim if left == num - 1 else hidden, hidden, left)
+        layer = _linear(replace(shape, model="gcn", out_dim=hidden), shape.columns if left == num - 1 else hidden,
+                        hidden, left)
         made += [*layer, *_activate(shape, hidden, left, shape.norm, "in stays")]
     columns = num * hidden if shape.joins_columns else hidden
     joined = Op("join", columns, 0, kept=0 if shape.joins_columns else num * hidden)
@@ -393,7 +417,7 @@ def _sgc(shape: Shape) -> list[Op]:
 
 def _propagated(shape: Shape) -> list[Op]:
     hidden, out, num = shape.hidden_dim, shape.out_dim, shape.num_layers
-    made = [*_drop(shape.drops_input, shape.in_dim, num), *_map(shape.in_dim, hidden, num),
+    made = [*_drop(shape.drops_input, shape.columns, num), *_map(shape.columns, hidden, num),
             *_activate(shape, hidden, num, shape.norm), *_map(hidden, out, num)]
     made[-1] = made[-1]._replace(keeps="stays" if shape.model == "appnp" else "out")
     if shape.model == "appnp":

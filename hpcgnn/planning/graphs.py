@@ -24,6 +24,7 @@ class PlannedGraph:
     num_classes: int
     owner: np.ndarray | None = None    # (num_nodes,) int32, for shards the part of every node; else None
     own_parts: int = 0                 # for shards their number of parts; else 0
+    num_edge_features: int = 0
 
     @property
     def name(self) -> str:
@@ -60,7 +61,8 @@ def open_graph(source: str, options: SourceOptions) -> PlannedGraph:
     """
     if source.partition(":")[0] in LOADERS:
         dataset = load_source(source, options)
-        return PlannedGraph(dataset, dataset.num_features, dataset.num_classes)
+        num_edge_features = 0 if dataset.edge_attr is None else dataset.edge_attr.shape[1]
+        return PlannedGraph(dataset, dataset.num_features, dataset.num_classes, num_edge_features=num_edge_features)
     if not Path(source).is_dir():
         raise ConfigError(f"{source} is no folder of shards and no source graph; expected a folder that hpcgnn "
                           f"preprocess --out has made, or KIND:REST with KIND one of {', '.join(LOADERS)}")
@@ -101,4 +103,5 @@ def graph_of_shards(folder: Path) -> PlannedGraph:
     dataset = GraphDataset(info.name, indptr, indices, np.empty((info.num_nodes, 0), np.float32),
                            np.zeros(info.num_nodes, np.int64), info.num_classes, train_mask, nothing, nothing,
                            relation_names=info.relation_names)
-    return PlannedGraph(dataset, info.num_features, info.num_classes, owner, info.num_parts)
+    return PlannedGraph(dataset, info.num_features, info.num_classes, owner, info.num_parts,
+                        info.num_edge_features)

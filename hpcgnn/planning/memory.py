@@ -19,7 +19,7 @@ from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.loads import Pairs, PartLoads
 from hpcgnn.planning.messages import Messages
-from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of, rows_of
+from hpcgnn.planning.model import LEARNED, Exchange, Layer, ModelSize, exchanges_of, rows_of
 from hpcgnn.planning.stages import total
 
 ADDRESSES = 1 << 56
@@ -52,7 +52,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
     exchanges = list(exchanges_of(size))
     widest = max((exchange.dim for exchange in exchanges), default=0)
-    own, shared_rows = none, none
+    (own, shared_rows), links = (none, none), _of_links(size, loads)
     if sent is loads.shared and exchanges:
         own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
     step = loads.of_step(size.num_steps)
@@ -70,6 +70,9 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         arena = (GAPS if size.num_steps > 1 else 1) * arenas_of(size, loads, messages, sent, own)
         of_norms, around_norms = _of_batch_norms(size, layers, loads)
         rest = np.maximum(0, arena - (kept - _moments(layers)) - halo_rows - sent_bytes - state)
+        # Features and learned rows side by side, and the learned rows' gradient.
+        rest = rest + (size.item_bytes * size.columns + FLOAT * size.embedding_dim) * layers[0].rows_in * float(
+            size.embedding_dim > 0)
     else:
         kept, most = tensors_of(size, step)
         _, evaluated = tensors_of(size.of_whole_graph, loads.of_evaluation, is_training=False)
@@ -81,9 +84,10 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
         "features": known * size.in_dim * size.item_bytes,
         "structure": (loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW
-                      + layout_bytes(exchanges, messages, sent, loads) + _more_structure(size, loads)),
-        "weights": none + FLOAT * (ARRAYS_OF_WEIGHTS + ARRAYS_OF_AVERAGE * size.has_average) * size.num_weights,
-        "activations": kept + of_norms,
+                      + layout_bytes(exchanges, messages, sent, loads) + _more_structure(size, loads) + links[0]),
+        "weights": FLOAT * (ARRAYS_OF_WEIGHTS + ARRAYS_OF_AVERAGE * size.has_average) * (
+            size.num_weights + loads.num_inner * size.embedding_dim),
+        "activations": kept + of_norms + links[1],
         "gradients": rest + around_norms,
         "halo_rows": halo_rows,
         "messages": sent_bytes + sums * widest * size.item_bytes,
@@ -153,7 +157,7 @@ def tensors_of(size: ModelSize, loads: PartLoads, is_training: bool = True) -> t
             else:
                 live, remade[number], inside = live - inside, inside, made[0]
     kept, gradient = live - (made[-1] - held[-1]) - sum(stays), made[-1]
-    first = next(number for number, op in enumerate(ops) if op.kind == "map")
+    first = next(number for number, op in enumerate(ops) if op.kind in LEARNED)
     live = live + gradient      # gradients are added up where tensors had stayed
     for number in reversed(range(len(ops))):
         op, live = ops[number], live + remade[number]
@@ -181,6 +185,23 @@ def _stored_share(size: ModelSize, ops: list[Op], number: int, item: int) -> flo
     return (size.stored_bits / 8 + BYTES_OF_PARAMETERS / dim) / item
 
 
+def _of_links(size: ModelSize, loads: PartLoads) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the questions of links, and of what their loss keeps, (num_parts,) each.
+
+    An edge asks both of its ends, the most that it may, and relations are taken to be equally frequent.
+    """
+    known = loads.num_inner + loads.num_halo
+    if not size.num_drawn:
+        return 0.0 * known, 0.0 * known
+    num_kinds = max(1, size.num_relations)
+    # The number of different ends and relations among the edges.
+    questions = sum(rows * num_kinds * (1 - (1 - 1 / num_kinds) ** (loads.num_edges / np.maximum(rows, 1)))
+                    for rows in (loads.num_inner, known))
+    structure = 2 * BYTES_OF_A_LINK * loads.num_edges + BYTES_A_QUESTION * questions * (size.num_relations > 0)
+    tables = ROWS_OF_A_DECODER * questions * (size.decoder_weights > 0) + known
+    return structure, 2 * BYTES_OF_A_PRODUCT * loads.num_edges + FLOAT * size.out_dim * tables
+
+
 def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:
     """Bytes of the rows that steps keep, of inner and halo nodes and every layer but the first, (num_parts,)."""
     if size.num_steps == 1:
@@ -196,15 +217,17 @@ def _more_structure(size: ModelSize, loads: PartLoads) -> np.ndarray:
     # in the order in which it reads them.
     peers = np.bincount(loads.pairs.destination, minlength=loads.num_parts)
     by_peer = loads.num_edges * 4 + loads.num_inner * 8 * (1 + peers)
+    of_types = loads.num_edges * size.bytes_of_types
     drawn = loads.num_edges * BYTES_A_ARC * (1 - size.edge_dropout) + loads.num_inner * BYTES_A_ROW
+    drawn = drawn + of_types * (1 - size.edge_dropout) + loads.num_edges * BYTES_A_COPY * (size.bytes_of_types > 0)
     of_sums = BYTES_A_ARC * loads.num_edges * float(loads.inputs is not None)
     found = (of_sums + by_peer * float(size.rematerializes) + drawn * (size.edge_dropout > 0)
              + loads.num_edges * 2 * BYTES_A_ARC * (size.model == "gat")
-             + loads.num_edges * BYTES_A_RELATION * (size.model in RELATIONAL))
+             + of_types + loads.num_edges * BYTES_OF_RELATIONS * (size.model in RELATIONAL))
     if size.num_steps == 1:
         return found
     # Edges of a step: their numbers in the part, and the columns in a step's rows and in the history.
-    return found + (loads.num_edges * BYTES_A_STEP_ARC + loads.num_inner * BYTES_A_ROW) / size.num_steps
+    return found + (loads.num_edges * BYTES_A_STEP_ARC + of_types + loads.num_inner * BYTES_A_ROW) / size.num_steps
 
 
 def arena_bytes(size: ModelSize, rank: RankSize) -> int:
@@ -246,7 +269,7 @@ class _Run:
         if self._size.num_steps == 1:
             return self._step()
         sums = None
-        if not self._size.has_constant_sums:      # of an epoch's masked input
+        if not (self._size.has_constant_sums or self._size.embedding_dim):      # of an epoch's masked input
             masked = self._take(self._rank.num_inner + self._rank.num_halo, self._size.in_dim)
             sums = self._take(self._rank.num_inner, self._size.in_dim)
             self._free(masked)
@@ -287,9 +310,9 @@ class _Run:
                 continue
             if step.kind == "arrive":
                 self._free(*self._waiting)
-            elif step.kind == "aggregate" and layer.number:
+            elif step.kind == "aggregate" and not layer.linear.is_input:
                 held[step.makes] = self._fetch(layer, step, is_training)
-            elif step.kind == "aggregate_back" and layer.number:
+            elif step.kind == "aggregate_back" and not layer.linear.is_input:
                 held[step.makes] = self._take_home(layer, step)
             elif step.makes:
                 rows = layer.rows_of(step)
@@ -366,7 +389,12 @@ KINDS = ("process", "reading", "features", "structure", "weights", "activations"
 ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay per weight
 ARRAYS_OF_AVERAGE = 2      # the average, and the weights while it takes their place in an evaluation
 BYTES_A_ARC = 8            # by destination and by source
-BYTES_A_RELATION = 20      # by destination and by source, with its scale, and the edges by source once more
+BYTES_OF_RELATIONS = 16    # per edge: its scale by destination, scale and relation by source, its end by source again
+BYTES_OF_A_LINK = 16       # per edge and end: answers by question and by node, and the place of one in the other
+BYTES_A_QUESTION = 16      # its node and its relation
+BYTES_OF_A_PRODUCT = 28    # per edge and end: the product, its question, the answer's class and a number
+ROWS_OF_A_DECODER = 3      # per question: its node, its relation and the query
+BYTES_A_COPY = 8           # per edge: its place among parallel ones, by which edges are dropped
 BYTES_A_ROW = 32           # ids, degrees, CSR offsets by destination and by source, a scale
 BYTES_A_LISTED_ROW = 16    # per row of a message: id, local row, place in the whole list
 BYTES_A_PLACE = 17         # per row: place in the message, two offsets and the width; per coded row of the history
@@ -477,7 +505,7 @@ def _of_part(layer: Layer[np.ndarray], part: int) -> Layer[int]:
 def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
     # Tensors that the forward pass makes and keeps, and kept sums of the input (constant, or for an epoch's steps).
     layers = size.layers(loads)
-    has_sums = size.has_constant_sums or size.num_steps > 1
+    has_sums = size.has_constant_sums or (size.num_steps > 1 and not size.embedding_dim)
     kept = _moments(layers) + has_sums * size.item_bytes * size.in_dim * loads.num_inner
     for layer in layers:
         held: dict[str, np.ndarray] = {}

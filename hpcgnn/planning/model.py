@@ -18,6 +18,8 @@ from hpcgnn.settings import hint_of
 Number = TypeVar("Number", int, np.ndarray)
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+LEARNED = ("map", "join")      # operations before which no row has a gradient
+OF_LINKS = -1                   # number of an exchange
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ class ModelSize(Shape):
     sum_bits: int = 32         # of a gradient that is summed over the ranks
     edge_dropout: float = 0.0
     rematerializes: bool = False      # halo rows are there peer by peer, and layers that read them run again
+    num_edge_features: int = 0
+    num_drawn: int = 0         # nodes that a training of links draws in an epoch; 0: it is of labels
+    decoder_weights: int = 0   # of a decoder of links
 
     def __post_init__(self) -> None:
         check_model(self.model)
@@ -68,6 +73,11 @@ class ModelSize(Shape):
         return ITEM_BYTES[self.precision]
 
     @property
+    def bytes_of_types(self) -> int:
+        """Bytes of an edge's relation and attributes."""
+        return 4 * ((self.num_relations > 0) + self.num_edge_features)
+
+    @property
     def is_by_hand(self) -> bool:
         """Whether its layers are LinearLayers, whose backward pass is written by hand; else it has `operations`."""
         return self.model in LINEAR and not (self.residual or self.is_quantized or self.stored_bits < 32)
@@ -75,7 +85,8 @@ class ModelSize(Shape):
     @property
     def computes_all(self) -> bool:
         """Whether a training pass computes all rows."""
-        return self.norm == "batch" or self.model in ROW_BY_ROW or self.is_quantized
+        return (self.norm == "batch" or self.model in ROW_BY_ROW or self.is_quantized or self.embedding_dim > 0
+                or self.num_drawn > 0)
 
     @property
     def propagates_once(self) -> bool:
@@ -84,30 +95,33 @@ class ModelSize(Shape):
 
     @property
     def linear_layers(self) -> list[LinearLayer]:
-        dims = [self.in_dim] + [self.hidden_dim] * (self.num_layers - 1) + [self.out_dim]
-        return [LinearLayer(*sides, *LINEAR[self.model], is_input=number == 0, reads_history=self.num_steps > 1)
+        dims = [self.columns] + [self.hidden_dim] * (self.num_layers - 1) + [self.out_dim]
+        return [LinearLayer(*sides, *LINEAR[self.model], is_input=not number and not self.embedding_dim,
+                            reads_history=self.num_steps > 1, is_learned=not number and self.embedding_dim > 0)
                 for number, sides in enumerate(pairwise(dims))]
 
     def drops(self, linear: LinearLayer) -> bool:
         """Whether dropout is on the input of a layer."""
-        return self.drops_input if linear.is_input else self.has_dropout
+        return self.drops_input if linear.is_input or linear.is_learned else self.has_dropout
 
     @property
     def has_constant_sums(self) -> bool:
         """Whether the first layer's sums are the same in every epoch."""
-        return self.is_by_hand and not (self.drops(self.linear_layers[0]) or self.linear_layers[0].maps_first)
+        first = self.linear_layers[0]
+        return self.is_by_hand and first.is_input and not (self.drops(first) or first.maps_first)
 
     @property
     def num_weights(self) -> int:
+        """Weights that every rank has, so without the rows of `embedding_dim` columns of its own nodes."""
         if not self.is_by_hand:
-            return sum(op.weights for op in operations(self))
+            return self.decoder_weights + sum(op.weights for op in operations(self))
         norms = 2 * self.hidden_dim * (self.num_layers - 1) if self.norm != "none" else 0
-        return norms + sum(linear.num_weights for linear in self.linear_layers)
+        return self.decoder_weights + norms + sum(linear.num_weights for linear in self.linear_layers)
 
     @property
     def of_whole_graph(self) -> ModelSize:
         """The same model in a pass over all rows, as an evaluation is one."""
-        return replace(self, num_steps=1)
+        return replace(self, num_steps=1, num_drawn=0)
 
     def layers(self, loads: PartLoads) -> list[Layer[np.ndarray]]:
         """The layers with what a training pass computes of each."""
@@ -131,14 +145,16 @@ class Exchange:
 
 def exchanges_of(size: ModelSize) -> Iterator[Exchange]:
     """Yield the exchanges of a training pass, both ways; a layer that reads the input sends nothing."""
+    # Rows of links' ends: the outputs are sent once more.
+    yield from (Exchange(OF_LINKS, is_backward, size.out_dim, 1) for is_backward in (False, True)[:2 * size.num_drawn])
     if size.is_by_hand:
-        for number, linear in enumerate(size.linear_layers[1:], start=1):
+        for number, linear in enumerate(size.linear_layers):
             yield from (Exchange(number, is_backward, linear.sent_dim, size.num_layers - number)
-                        for is_backward in (False, True))
+                        for is_backward in (False, True) if not linear.is_input)
         return
     has_gradient = False      # of the rows: from the first weight on
     for number, op in enumerate(operations(size)):
-        has_gradient = has_gradient or op.kind == "map"
+        has_gradient = has_gradient or op.kind in LEARNED
         if op.sent_dim:
             yield from (Exchange(number, is_backward, op.sent_dim, op.hops + (op.kind == "aggregate"),
                                  1 + (size.rematerializes and op.is_again and not is_backward))
@@ -213,7 +229,7 @@ def work_of(size: ModelSize, loads: PartLoads) -> Work:
     if not size.is_by_hand:
         for number, op in enumerate(operations(size)):
             work.add_op(op, number, loads, has_gradient)
-            has_gradient = has_gradient or op.kind == "map"
+            has_gradient = has_gradient or op.kind in LEARNED
         return work
     for layer in size.layers(loads):
         for step in (*layer.linear.forward(size.drops(layer.linear)), *layer.linear.backward(size.drops(layer.linear))):

@@ -38,8 +38,10 @@ from hpcgnn.planning.sampling import (
     scaled_loads,
 )
 from hpcgnn.planning.stages import EpochSeconds, total
+from hpcgnn.run.output import size_text
 
 FORMAT = 1
+OF_LINKS = "seconds of links are those of the model alone, without the products of ends and drawn nodes"
 
 
 def make_plan(source: str, cluster: Cluster | None, choices: Choices,
@@ -69,7 +71,7 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
             graph.num_nodes, larger, choices.seed)))
     parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
-    size = size_of(config, sizes.features, sizes.classes, len(graph.dataset.relation_names))
+    size = size_of(config, sizes.features, sizes.classes, len(graph.dataset.relation_names), graph.num_edge_features)
     methods = [messages_of(name, own, size) for name, own in configs.items()]
     unknown = [reason for number in parts if cluster.has_rates and (reason := cluster.lacks(number)) is not None]
     # A pass that computes all rows does so as if the loss were on every node.
@@ -93,7 +95,8 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
         predictions += [predict(size, loads, method, cluster, how) for method in methods]
     best, reasons = recommend(predictions)
     return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
-                [*unknown, *_remarks(predictions, graph, larger, cutter.share, cluster)])
+                [*unknown, *_remarks(predictions, graph, larger, cutter.share, cluster),
+                 *[OF_LINKS] * (size.num_drawn > 0 and cluster.has_rates)])
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
@@ -129,7 +132,7 @@ def _prediction_record(one: Prediction) -> dict[str, Any]:
                         "max": float(one.sent.rows.max(initial=0))},
         "pairs": len(one.loads.pairs.rows), "halo_rows": int(one.loads.num_halo.sum()),
         "evaluation_bytes": one.sent.evaluation, "setup_bytes": one.sent.setup,
-        "peak_bytes": one.peak_bytes,
+        "peak_bytes": one.peak_bytes, "shard_bytes": one.on_disk[0], "checkpoint_bytes": one.on_disk[1],
         "memory_of_fullest_rank": {kind: float(amount[int(total(one.memory.values()).argmax())])
                                    for kind, amount in one.memory.items()}}
 
@@ -257,9 +260,13 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
               for name, own in chosen.items()]
     rates = "data sheets, and not on measurements" if "node" in cluster.assumed else "the rates of the cluster file" \
         + (", and between nodes on a data sheet" if cluster.assumed else "")
+    ends = [one.on_disk[0] for one in predictions]
+    filed = dict.fromkeys(map(size_text, (min(ends), max(ends))))
     return [texts[way] for way in ways] + widths + [
         f"seconds rest on {rates}, memory on sizes; evaluations, checkpoints and the first epoch are not included"
         if cluster.has_rates else
         f"memory rests on sizes, with {cluster.process_bytes / 1e6:.0f} MB for the process of a rank and "
         f"{cluster.network.ranks_per_node} of the ranks on a node; --set ranks_per_node=R changes that",
+        f"on disk, the part files take about {' to '.join(filed)}, and a checkpoint "
+        f"{size_text(predictions[0].on_disk[1])}",
         "time and memory of preprocess are not predicted: they depend on the source's format and on the disk"]

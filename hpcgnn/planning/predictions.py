@@ -9,12 +9,16 @@ import numpy as np
 
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.loads import PartLoads
-from hpcgnn.planning.memory import memory_of
+from hpcgnn.planning.memory import FLOAT, memory_of
 from hpcgnn.planning.messages import SUM_BYTES, VALUES_OF_A_SUM, Messages, row_bytes_of_sums
 from hpcgnn.planning.model import ModelSize, exchanges_of
 from hpcgnn.planning.stages import EpochSeconds, directed, epoch_seconds, total
 
 BYTES_OF_A_CLUSTER = 8     # a halo row's cluster number crosses as two float32 columns
+FILED_BYTES_A_NODE = 36      # id, offset of its edges, degree, importance, label, masks
+FILED_BYTES_A_HALO_ROW = 20  # id, degree, importance, and its place in the rows that its owner sends
+FILED_BYTES_AN_EDGE = 4
+ARRAYS_OF_A_CHECKPOINT = 4   # weights, the best ones, two moments
 LEAST_EFFICIENCY = 0.5     # least ratio of the cheapest plan's rank-seconds to a plan's for more ranks to be worth it
 
 
@@ -41,6 +45,19 @@ class Sent:
         return float(chosen.sum()), float(chosen.mean()) if len(chosen) else 0.0, float(chosen.max(initial=0.0))
 
 
+def shard_bytes(size: ModelSize, loads: PartLoads) -> int:
+    """Bytes of all part files, with one label per node and features in float32, uncompressed."""
+    nodes, halo, edges = (int(one.sum()) for one in (loads.num_inner, loads.num_halo, loads.num_edges))
+    return (nodes * (FLOAT * size.in_dim + FILED_BYTES_A_NODE) + halo * FILED_BYTES_A_HALO_ROW
+            + edges * (FILED_BYTES_AN_EDGE + size.bytes_of_types))
+
+
+def checkpoint_bytes(size: ModelSize, loads: PartLoads) -> int:
+    """Bytes of a checkpoint, with the whole tables of learned rows."""
+    arrays = ARRAYS_OF_A_CHECKPOINT + size.has_average
+    return FLOAT * arrays * (size.num_weights + int(loads.num_inner.sum()) * size.embedding_dim)
+
+
 @dataclass(frozen=True)
 class Prediction:
     """One run: `num_parts` ranks, one method."""
@@ -55,6 +72,7 @@ class Prediction:
     node_bytes: float | None         # memory of a node
     ranks_per_node: int
     least_bytes: float               # of an epoch, all ranks; `sent` has the most, if the method decides in training
+    on_disk: tuple[int, int]         # bytes of the part files, and of a checkpoint
 
     @property
     def peak_bytes(self) -> float:
@@ -89,7 +107,8 @@ def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Clus
     return Prediction(loads.num_parts, messages, source, loads, seconds,
                       bytes_sent(size, loads, messages, network.ranks_per_node), memory, cluster.memory_bytes,
                       network.ranks_per_node,
-                      bytes_sent(size, loads, messages.narrowest, network.ranks_per_node).total)
+                      bytes_sent(size, loads, messages.narrowest, network.ranks_per_node).total,
+                      (shard_bytes(size, loads), checkpoint_bytes(size, loads)))
 
 
 def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_node: int) -> Sent:
@@ -111,7 +130,7 @@ def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_
     columns = size.item_bytes * columns + BYTES_OF_A_CLUSTER * size.has_clusters
     setup = int((loads.inputs or pairs).rows.sum()) * columns
     return Sent(rows, by_pair, is_near, evaluation, setup,
-                round(sum_bytes(size, num_parts) * num_parts) * size.num_steps)
+                round(sum_bytes(size, num_parts) * num_parts) * size.num_steps + _drawn_bytes(size, num_parts))
 
 
 def sum_bytes(size: ModelSize, num_parts: int) -> float:
@@ -122,6 +141,11 @@ def sum_bytes(size: ModelSize, num_parts: int) -> float:
     num_rows = -(-size.num_weights // (VALUES_OF_A_SUM * num_parts))
     num_owners = -(-size.num_weights // (VALUES_OF_A_SUM * num_rows))
     return 2 * num_owners * num_rows * row_bytes_of_sums(size) * (num_parts - 1) / num_parts
+
+
+def _drawn_bytes(size: ModelSize, num_parts: int) -> int:
+    # Rows of the nodes that links draw come to all ranks in one sum, and their gradients in another.
+    return 2 * SUM_BYTES * size.num_drawn * size.out_dim * num_parts * (num_parts > 1)
 
 
 def recommend(predictions: list[Prediction]) -> tuple[Prediction | None, list[str]]:

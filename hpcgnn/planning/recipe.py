@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcgnn.config import TrainConfig, default_of
+from hpcgnn.config import LINKS, TrainConfig, default_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.nn.layers import ROW_BY_ROW, of_input
 from hpcgnn.nn.names import NEEDS_RELATIONS, RELATIONAL
@@ -15,14 +15,15 @@ COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method"
            "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node", "heads", "jump",
            "residual", "widths", "smoothing", "asynchrony", "predict", "overlap", "rematerialize", "pre_aggregation",
            "sum_bits", "store_activations", "edge_dropout", "label_inputs", "clusters", "batch_size",
-           "between_clusters", "quantize", "num_bases")
+           "between_clusters", "quantize", "num_bases",
+           "node_embedding", "task", "decoder", "negatives")
 # Settings that a plan needs not know: they change nothing of an epoch, or too little of its seconds to be planned.
 WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
                 "loss", "score", "eval_every", "early_stop", "seed", "repeat", "checkpoint_every", "hours", "track",
                 "timeout", "deterministic", "alpha", "theta", "percentiles", "most_motion", "descent_test",
                 "descent_window", "descent_smoothing", "period", "group_size", "solver", "lam", "solver_seconds",
                 "staleness", "skip_change", "pipeline", "exchange", "quantize_bits", "target_kb", "size_weight",
-                "quantize_lr", "quantize_gradient", "protect")
+                "quantize_lr", "quantize_gradient", "protect", "link_loss", "n3", "ask")
 HISTORY_BITS = {"bf16": 16, "8": 8, "4": 4}
 
 
@@ -48,14 +49,19 @@ def check_settings(settings: dict[str, Any]) -> TrainConfig:
     return config
 
 
-def size_of(config: TrainConfig, in_dim: int, out_dim: int, num_relations: int = 0) -> ModelSize:
-    """The model and its epochs as the settings say, for a graph with these numbers of features, classes and relations.
+def size_of(config: TrainConfig, in_dim: int, out_dim: int, num_relations: int = 0,
+            num_edge_features: int = 0) -> ModelSize:
+    """The model and its epochs as the settings say, for a graph with these numbers of features, classes, relations and
+    attributes of an edge.
 
     Raises ConfigError: a model that needs relations, and a graph without.
     """
     if config.model in RELATIONAL and not num_relations:
         raise ConfigError(NEEDS_RELATIONS.format(config.model))
     steps, _ = config.fixed_steps
+    is_of_links = config.task == LINKS
+    has_decoder = is_of_links and config.decoder != "dot" and (config.decoder != "auto" or num_relations > 0)
+    out_dim = config.hidden if is_of_links else out_dim
     has_average = config.ema > 0 or (config.average > 0 and steps > 1)
     stored = {"fp32": 32, "bf16": 16, "fp16": 16}[config.precision]
     return ModelSize(
@@ -67,4 +73,6 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int, num_relations: int =
         has_average=has_average, has_clusters=config.in_clusters,
         history_bits=HISTORY_BITS.get(config.history, stored), stored_bits=config.store_activations,
         sum_bits=config.bits_of_sums, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize,
-        num_relations=num_relations, num_bases=config.num_bases)
+        num_relations=num_relations, num_bases=config.num_bases, embedding_dim=config.node_embedding,
+        num_edge_features=num_edge_features, num_drawn=config.negatives * is_of_links,
+        decoder_weights=max(1, num_relations) * config.hidden * has_decoder)

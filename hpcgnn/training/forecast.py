@@ -184,7 +184,8 @@ def _memory_of(session: Session, learner: Learner, sample: Sample) -> Memory:
     if averaged is not None:      # and the weights whose place it takes in an evaluation
         weights += 2 * sum(tensor.nbytes for tensor in averaged.weights.values())
     return Memory(
-        features=graph.x_all.nbytes, structure=graph.structure_bytes, weights=weights, activations=sample.activations,
+        features=graph.x_all.nbytes, structure=graph.structure_bytes + session.objective.structure_bytes,
+        weights=weights, activations=sample.activations,
         halo_rows=graph.num_halo * exchange.widest_row * graph.x_all.element_size(), messages=exchange.message_bytes,
         method_state=session.state_bytes, process=_peak_bytes(graph.x_all.device))
 

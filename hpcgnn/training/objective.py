@@ -45,6 +45,11 @@ class Objective:
     mean_rows: dict[str, float]
     num_steps: int = 1      # above 1 if the rows belong to one of several steps
 
+    @property
+    def structure_bytes(self) -> int:
+        """Bytes of what the loss keeps of the edges."""
+        return 0
+
     @classmethod
     def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray], device: torch.device = HOST_DEVICE,
               loss: Loss | OwnLoss | str = "auto", node_id: np.ndarray | None = None) -> Objective:

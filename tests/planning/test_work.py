@@ -23,7 +23,8 @@ SHAPES = [("sage", 3, 20), ("gcn", 3, 20), ("sage", 2, 8), ("gcn", 2, 8), ("sage
 
 def opened(shards, model, layers, hidden, **more):
     graph = graph_of_shards(shards)
-    of_loss = np.ones(graph.num_nodes, bool) if more.get("norm") == "batch" else graph.train_mask
+    has_all = more.get("norm") == "batch" or "embedding_dim" in more
+    of_loss = np.ones(graph.num_nodes, bool) if has_all else graph.train_mask
     loads = count_loads(graph.indptr, graph.indices, of_loss, graph.owner, graph.own_parts, layers)
     return loads, ModelSize(model, graph.num_features, hidden, graph.num_classes, layers, **more)
 
