@@ -5,6 +5,7 @@ Each action raises the program's own HpcgnnError if the program refuses it, and 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,7 @@ NEAR_LOSS = 0.1      # by which the last loss may differ where another cut sends
 NEAR_LOGITS = 1e-4   # of float32 answers, relative to the largest
 NEAR_SCORE = 0.02    # of a model that was trained in 16 bits, or whose rows are rounded to 8
 DRAWN = 0.2          # by which the bytes of rows that are drawn may differ from their mean; relative
+OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
 FEWEST_EQUAL = 0.95  # share of the predictions in which integers agree with floats
 
 
@@ -170,19 +172,20 @@ def export(trial: Trial, as_pyg: bool = False) -> None:
 def _rows_of(opened: FloatRun) -> tuple[np.ndarray, ...]:
     rows = opened.session.graph.rows
     target = np.repeat(np.arange(len(rows.indptr) - 1), np.diff(rows.indptr))
-    weight = np.ones(len(target), np.float32) if rows.edge_weight is None else rows.edge_weight
+    of_edges = [getattr(rows, name) for name in OF_EDGES]
     return (rows.node_id[:len(rows.indptr) - 1], opened.session.graph.x.numpy(), rows.node_id[rows.indices],
-            rows.node_id[target], weight)
+            rows.node_id[target], *(np.empty(0) if values is None else values for values in of_edges))
 
 
 def _gap_of_exported(trial: Trial, logits: np.ndarray, rows: list[tuple[np.ndarray, ...]], as_pyg: bool) -> float:
     path = trial.root / "model.safetensors"
     write_exported(path, *exported(trial.folder, as_pyg))
-    node_id, x, source, target, weight = (torch.from_numpy(np.concatenate(own)) for own in zip(*rows, strict=True))
+    node_id, x, source, target, *of_edges = (torch.from_numpy(np.concatenate(own)) for own in zip(*rows, strict=True))
     model = hpcgnn.load_model(path, trial.make() if trial.make else None)
-    weights = [weight] if trial.graph == "weights" else []
+    taken = {"edge_weight"} if as_pyg else set(inspect.signature(model.forward).parameters)
+    given = {name: values for name, values in zip(OF_EDGES, of_edges, strict=True) if len(values) and name in taken}
     with torch.no_grad():
-        found = model(torch.empty_like(x).index_copy_(0, node_id, x), torch.stack([source, target]), *weights).numpy()
+        found = model(torch.empty_like(x).index_copy_(0, node_id, x), torch.stack([source, target]), **given).numpy()
     return float(np.abs(found - logits).max() / np.abs(logits).max())
 
 
@@ -201,7 +204,7 @@ def infer(trial: Trial) -> None:
     run = IntegerRun.open(comm, opened.model, opened.stored, info)
     logits, _ = (run if cut is None else run_in_batches(run, cut)).forward()
     floats = trial.answers.logits
-    if trial.graph == "labels":
+    if "labels" in trial.graph:
         equal, number = ((logits > 0) == (floats > 0)).sum(), logits.size
     else:
         equal, number = (logits.argmax(1) == floats.argmax(1)).sum(), len(logits)

@@ -45,7 +45,7 @@ from hpcgnn.shards.writer import Making, write_shards
 GRAPH = "synthetic:nodes=900,mean_degree=8,classes=4,features=12,signal=2"
 BASE = {"model": "sage", "layers": 2, "hidden": 16, "epochs": 4, "eval_every": 4, "lr": 0.02, "dropout": 0.2,
         "checkpoint_every": 0}
-CLUSTER_ROWS, CLUSTERS = 50, 18
+CLUSTER_ROWS, CLUSTERS, RELATIONS = 50, 18, 3
 LEAST_FALL = 0.95  # ratio of the last loss to the first
 WRONG = "wrong: "
 Make = Callable[[], torch.nn.Module]
@@ -62,7 +62,7 @@ class Feature:
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     changes_nothing: bool = False
-    graph: str = "classes"
+    graph: str = ""      # what the graph has besides: weights, relations, attributes, labels or targets, joined by +
     model: Callable[[int], torch.nn.Module] | None = None      # of the number of columns of an answer
 
     def is_equal_with(self, other: Feature) -> bool:
@@ -89,13 +89,30 @@ def own_model(num_out: int) -> torch.nn.Module:
     return Own()
 
 
-def _model(name: str, **settings: Any) -> Feature:
-    return Feature("model", name, {"model": name, **settings})
+def own_model_of_edges(num_out: int) -> torch.nn.Module:
+    """A model of PyTorch Geometric that reads attributes and relations of edges."""
+    import torch_geometric.nn as pyg
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = pyg.GATConv(12, 16, edge_dim=2), pyg.RGCNConv(16, num_out, RELATIONS)
+
+        def forward(self, x, edge_index, edge_attr, edge_type):
+            return self.second(torch.relu(self.first(x, edge_index, edge_attr)), edge_index, edge_type)
+
+    torch.manual_seed(1)
+    return Own()
+
+
+def _model(name: str, graph: str = "", **settings: Any) -> Feature:
+    return Feature("model", name, {"model": name, **settings}, graph=graph)
 
 
 FEATURES = (
     *(_model(name) for name in ("gcn", "gin", "sage-max", "gcnii", "jknet", "appnp")), _model("gat", heads=4),
-    Feature("model", "own PyG model", model=own_model),
+    _model("rgcn", "relations"), Feature("model", "own PyG model", model=own_model),
+    Feature("model", "own PyG model of edges", graph="relations+attributes", model=own_model_of_edges),
     *(Feature("steps", f"steps {steps}", {"steps": steps}) for steps in ("4", "rows:4")),
     Feature("method", "uniform, 4 bits", {"method": "uniform", "bits": 4}),
     *(Feature("method", name, {"method": name}) for name in ("random", "pipegcn", "bns", "sancus")),
@@ -121,9 +138,12 @@ FEATURES = (
     Feature("ema", "ema=0.9", {"ema": 0.9}, changes_nothing=True),
     Feature("edge_dropout", "edge_dropout=0.2", {"edge_dropout": 0.2}),
     Feature("label_inputs", "label_inputs=0.5", {"label_inputs": 0.5}),
+    Feature("node_embedding", "node_embedding=8", {"node_embedding": 8}),
     Feature("clusters", "clusters", {"clusters": CLUSTERS}),
     Feature("task", "task=links", {"task": "links", "link_loss": "bpr"}),
     Feature("graph", "edge weights", graph="weights"),
+    Feature("graph", "relations", graph="relations"),
+    Feature("graph", "edge attributes", graph="attributes"),
     Feature("graph", "several labels", graph="labels"),
     Feature("graph", "regression", graph="targets"),
 )
@@ -135,25 +155,35 @@ WORKS = ("yes", "=", "~")
 CHANGES = {"steps 4 + epoch_rows=all": "a rank cuts its clusters from rows in another order"}
 
 
-def graphs() -> dict[str, GraphDataset]:
-    """The small graph by kind of its labels and edges."""
-    plain = load_source(GRAPH, SourceOptions(seed=3, hold_out=(0.02, 0.03)))
-    rng = np.random.default_rng(0)
-    one_hot = np.eye(4, dtype=np.uint8)[plain.labels]
-    weight = rng.uniform(0.5, 2.0, len(plain.indices)).astype(np.float32)
-    target = plain.labels.astype(np.float32)[:, None]
-    return {"classes": plain, "weights": replace(plain, edge_weight=weight).check(),
-            "labels": replace(plain, labels=one_hot | np.roll(one_hot, 1, 1)).check(),
-            "targets": replace(plain, labels=target, num_classes=1).check()}
+def graph_of(name: str) -> GraphDataset:
+    """The small graph with what is named, such as relations+labels."""
+    kinds, rng = name.split("+"), np.random.default_rng(0)
+    graph = load_source(GRAPH + f",relations={RELATIONS}" * ("relations" in kinds),
+                        SourceOptions(seed=3, hold_out=(0.02, 0.03)))
+    one_hot = np.eye(4, dtype=np.uint8)[graph.labels]
+    weight = rng.uniform(0.5, 2.0, len(graph.indices)).astype(np.float32)
+    changes: dict[str, dict[str, Any]] = {
+        "weights": {"edge_weight": weight}, "labels": {"labels": one_hot | np.roll(one_hot, 1, 1)},
+        "targets": {"labels": graph.labels.astype(np.float32)[:, None], "num_classes": 1},
+        "attributes": {"edge_attr": rng.uniform(0, 1, (len(graph.indices), 2)).astype(np.float32)}}
+    for kind in kinds:
+        graph = replace(graph, **changes.get(kind, {}))
+    return graph.check()
+
+
+def name_of_graph(*features: Feature) -> str:
+    """What the graph of all `features` has, `classes` if nothing besides."""
+    kinds = {kind for feature in features for kind in feature.graph.split("+") if kind}
+    return "+".join(sorted(kinds)) or "classes"
 
 
 def write_all(folder: Path, *num_parts: int) -> None:
     """Write shards of every graph for each number of parts, with random owners."""
-    for number in num_parts:
+    names = {name_of_graph(*features) for features in (*pairs(), *((feature,) for feature in FEATURES))}
+    for name, number in itertools.product(sorted(names), num_parts):
         owner = np.random.default_rng(0).integers(0, number, 900).astype(np.int32)
-        for name, graph in graphs().items():
-            write_shards(graph, owner, folder / f"{name}-p{number}", Making(number, reorder="none", overwrite=True),
-                         Provenance("combinations", "given", 0))
+        write_shards(graph_of(name), owner, folder / f"{name}-p{number}",
+                     Making(number, reorder="none", overwrite=True), Provenance("combinations", "given", 0))
 
 
 def pairs() -> Iterator[tuple[Feature, Feature]]:
@@ -171,11 +201,11 @@ def settings_of_all(*features: Feature, **others: Any) -> tuple[dict[str, Any], 
     for feature in features:
         settings |= feature.settings
     make = next((feature.model for feature in features if feature.model), None)
-    graph = next((feature.graph for feature in features if feature.graph != "classes"), "classes")
+    graph = name_of_graph(*features)
     if make is None:
         return settings, graph, None
     del settings["layers"], settings["hidden"]
-    return settings | {"model": "combinations:Own"}, graph, partial(make, 1 if graph == "targets" else 4)
+    return settings | {"model": "combinations:Own"}, graph, partial(make, 1 if "targets" in graph else 4)
 
 
 def trial_of(comm: MPI.Comm, root: Path, *features: Feature, **others: Any) -> Trial:
@@ -241,8 +271,8 @@ HEAD = """# What goes with what
 This page has all pairs of features that a training of a built-in model can have, as the settings take or refuse them,
 and then what can be done with a run that has a feature. Of {total} pairs, {refused} are refused, each by a sentence
 with the reason. `jobs/combinations.py` made the page; it also trains the other pairs, and the tests train a part of
-them. A graph may refuse more: `sage-max` takes no edge weights, and what is for classes is not for a regression. Models
-of your own have [their own page](own-model.md).
+them. A graph may refuse more: `sage-max` and `rgcn` take no edge weights, `rgcn` needs relations, integers take none, and
+what is for classes is not for a regression. Models of your own have [their own page](own-model.md).
 
 | feature | goes with | not with (reason) |
 |---|---|---|

@@ -223,14 +223,13 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
     source, target = draw_edges(model, block, edge_rng, options.progress("drawing edges", model.num_undirected_edges))
     graph = build_csr(source, target, model.nodes, True, "synthetic", options.progress, options.scratch)
     del source, target
+    if model.relations:
+        names = tuple(f"relation {number}" for number in range(model.relations))
+        graph = graph._replace(edge_type=draw_relations(model, graph.indptr, graph.indices), relation_names=names)
     labels = _multi_labels(block, model.classes, label_rng) if model.multi_label else block
     features = _draw_features(model, labels, feature_rng, options) if options.feature_kind != "structural" else None
-    dataset = assemble_dataset("synthetic", graph, features, Labels(labels, model.classes), None,
-                               replace(options, seed=model.seed))
-    if not model.relations:
-        return dataset
-    names = tuple(f"relation {number}" for number in range(model.relations))
-    return replace(dataset, edge_type=draw_relations(model, dataset.indptr, dataset.indices), relation_names=names)
+    return assemble_dataset("synthetic", graph, features, Labels(labels, model.classes), None,
+                            replace(options, seed=model.seed))
 
 
 def draw_relations(model: BlockModel, indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:

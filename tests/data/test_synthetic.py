@@ -189,3 +189,12 @@ def test_a_pair_of_nodes_has_one_relation_both_ways(monkeypatch):
     assert np.array_equal(again, dataset.edge_type)
     assert not np.array_equal(generate(f"{SMALL},relations=4", seed=1).edge_type[:100], dataset.edge_type[:100])
     assert plain.edge_type is None and plain.relation_names == ()
+
+
+def test_links_that_are_held_out_keep_their_relations():
+    whole, dataset = (generate(f"{SMALL},relations=4", hold_out=shares) for shares in ((0.0, 0.0), (0.1, 0.2)))
+    target = np.repeat(np.arange(whole.num_nodes), whole.in_degree())
+    known = set(zip(whole.indices.tolist(), target.tolist(), whole.edge_type.tolist(), strict=True))
+    held = {(source, target, relation) for source, target, _, relation in dataset.held_out.tolist()}
+    assert held < known and len(held) == round(0.3 * len(known) / 2)
+    assert dataset.num_edges == len(dataset.edge_type) == len(known) - 2 * len(held)
