@@ -271,8 +271,8 @@ HEAD = """# What goes with what
 This page has all pairs of features that a training of a built-in model can have, as the settings take or refuse them,
 and then what can be done with a run that has a feature. Of {total} pairs, {refused} are refused, each by a sentence
 with the reason. `jobs/combinations.py` made the page; it also trains the other pairs, and the tests train a part of
-them. A graph may refuse more: `sage-max` and `rgcn` take no edge weights, `rgcn` needs relations, integers take none, and
-what is for classes is not for a regression. Models of your own have [their own page](own-model.md).
+them. A graph may refuse more: `sage-max` and `rgcn` take no edge weights, `rgcn` needs relations, integers take none,
+and what is for classes is not for a regression. Models of your own have [their own page](own-model.md).
 
 | feature | goes with | not with (reason) |
 |---|---|---|

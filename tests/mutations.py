@@ -465,7 +465,7 @@ MUTATIONS = [
     Mutation("nn/layers.py", "rows behind an activation are kept, too",
              "not (is_input or makes_again)", "not is_input", HELD),
     Mutation("ops/cross_entropy.py", "all blocks have the labels of the first",
-             ".gather(1, labels[rows, None])", ".gather(1, labels[:rows.stop - rows.start][:len(chosen[rows]), None])",
+             ".gather(1, labels[span, None])", ".gather(1, labels[:span.stop - span.start][:len(chosen[span]), None])",
              Tests("ops/test_cross_entropy.py")),
     Mutation("exchange/codec.py", "bytes between two messages are read as rows",
              " or 8 * first != place * self.dim * min(found)", "", IN_MESSAGE),

@@ -339,7 +339,13 @@ def _by_relation(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     else:
         rows = [*sent, *masked]
     coefficients = count * shape.num_relations * (count < shape.num_relations)
-    return _again([*_sliced(rows, wide), Op("relate", out, left, "in", of_map, from_dim=wide),
+    summed = Op("relate", out, left, "in", of_map, from_dim=wide)
+    if is_input and masked:      # the backward pass masks the input again; halo rows count as many as own ones
+        if is_mapped:
+            rows = [op._replace(keeps="") for op in rows]
+        else:
+            summed = summed._replace(keeps="", back=2 * into)
+    return _again([*_sliced(rows, wide), summed,
                    Op("map", out, left, "", into * out), Op("bias", out, left, "", out + coefficients),
                    Op("add", out, left)])
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
@@ -12,6 +16,7 @@ from hpcgnn.nn.layers import bases_of, maps_bases_first
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.names import NEEDS_RELATIONS
 from hpcgnn.nn.rematerialization import rematerialized
+from hpcgnn.ops.pointwise import dropout
 from hpcgnn.ops.relations import relational_sum, sum_of_mapped
 
 
@@ -49,16 +54,36 @@ class RGCNConvolution(NarrowConvolution):
 
     def _summed(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         coefficient = torch.eye(self.num_relations) if self.coefficient is None else self.coefficient
-        is_mapped, is_input, of_all = self.sends_mapped(graph), graph.is_input(h), self.basis.flatten(0, 1)
+        is_mapped, is_input = self.sends_mapped(graph), graph.is_input(h)
         rows = h if is_mapped and not is_input else graph.halo(h)
-        rows = rows if is_dropped else graph.dropout(rows, self.dropout)
-        if is_mapped:
-            # Input halo rows are already here, so mapping them too costs no message.
-            mapped = linear(rows, of_all, graph=graph)
-            sums = sum_of_mapped(mapped if is_input else graph.halo(mapped), coefficient, graph.relations)
-        else:
-            sums = relational_sum(rows, self.basis, coefficient, graph.relations, graph.num_back)
-        return sums + linear(rows[:graph.num_inner], self.weight_self, self.bias, graph)
+        with self._masked_input(graph, rows) if is_input and not is_dropped else nullcontext(rows) as rows:
+            rows = rows if is_input or is_dropped else graph.dropout(rows, self.dropout)
+            if is_mapped:
+                # Input halo rows are already here, so mapping them too costs no message.
+                mapped = linear(rows, self.basis.flatten(0, 1), graph=graph)
+                sums = sum_of_mapped(mapped if is_input else graph.halo(mapped), coefficient, graph.relations)
+            else:
+                sums = relational_sum(rows, self.basis, coefficient, graph.relations, graph.num_back)
+            return linear(rows[:graph.num_inner], self.weight_self, self.bias, graph, total=sums)
+
+    @contextmanager
+    def _masked_input(self, graph: LocalGraph, rows: torch.Tensor) -> Iterator[torch.Tensor]:
+        # The backward pass masks the constant input again, so that no copy of it is kept.
+        key = graph.next_dropout(self.dropout)
+        if key is None:
+            yield rows
+            return
+        masked = dropout(rows, self.dropout, graph.ids(0, len(rows)), key)
+
+        def pack(kept: torch.Tensor) -> torch.Tensor | int:
+            return len(kept) if kept.data_ptr() == address and kept.shape[1:] == rows.shape[1:] else kept
+
+        def unpack(kept: torch.Tensor | int) -> torch.Tensor:
+            return dropout(rows[:kept], self.dropout, graph.ids(0, kept), key) if isinstance(kept, int) else kept
+
+        address = masked.data_ptr()
+        with saved_tensors_hooks(pack, unpack):
+            yield masked
 
 
 def _glorot(*shape: int) -> torch.Tensor:

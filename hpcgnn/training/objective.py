@@ -15,7 +15,7 @@ from torch.nn import functional
 from hpcgnn.errors import TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.cross_entropy import cross_entropy
+from hpcgnn.ops.cross_entropy import cross_entropy, reads_rows
 from hpcgnn.training.own_loss import OwnLoss, Population, class_counts_of
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Score
 
@@ -99,7 +99,10 @@ class Objective:
         """
         rows = self.rows[split]
         # A pass that leaves rows out returns only the training rows; they are numbered first.
-        outputs, labels = logits if len(logits) == len(rows) else chosen_rows(logits, rows), self.labels[rows]
+        labels, has_others = self.labels[rows], len(logits) != len(rows)
+        if self.loss is cross_entropy and has_others and reads_rows(logits.device):
+            return cross_entropy(logits, labels, rows)
+        outputs = chosen_rows(logits, rows) if has_others else logits
         if isinstance(self.loss, OwnLoss):
             return self.loss.sum(outputs, labels, Population(self.comm, self.num_global[split],
                                                              self.class_counts[split], self.node_id[rows],

@@ -127,6 +127,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
         logits = model(graph, graph.x)      # exchanges halo rows; backward() exchanges their gradients
         loss_sum = objective.of_model(model).loss_sum(logits, "train", graph)
         loss = loss_sum / (objective.mean_rows["train"] / moment.num_steps)
+    del logits      # so that the backward pass can free them
     loss = hooks_of(model).with_penalty(loss, comm.size)
     if loss.requires_grad:      # else every weight is frozen, and `collect` raises an error
         (loss if learner.loss_scale.value == 1.0 else loss * learner.loss_scale.value).backward()

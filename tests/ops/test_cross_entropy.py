@@ -22,6 +22,21 @@ def test_loss_and_gradient_have_the_bits_of_torchs(dtype, num_rows):
     assert one.grad.dtype == dtype and torch.equal(one.grad, other.grad)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [[], [3, 0, 4], range(5, ROWS_A_BLOCK + 90)], ids=len)
+def test_some_rows_have_the_bits_of_their_copy(dtype, rows):
+    """The others have no gradient."""
+    generator = torch.Generator().manual_seed(1)
+    logits = (3 * torch.randn(ROWS_A_BLOCK + 100, 11, generator=generator)).to(dtype)
+    rows = torch.tensor(rows, dtype=torch.int64)
+    labels = torch.randint(0, 11, (len(rows),), generator=generator)
+    one, other = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    found, expected = cross_entropy(one, labels, rows), cross_entropy(other[rows], labels)
+    (found / 3).backward()
+    (expected / 3).backward()
+    assert torch.equal(found, expected) and torch.equal(one.grad, other.grad) and one.grad.dtype == dtype
+
+
 def test_the_gradient_is_that_of_finite_differences():
     logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     labels = torch.tensor([0, 4, 2, 2, 1, 3])
