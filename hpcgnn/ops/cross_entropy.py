@@ -29,10 +29,10 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor):
-        *saved, rows = ctx.saved_tensors
+        logits, labels, log_sums, rows = ctx.saved_tensors
         if rows is None:
-            return _loss_backward.on(gradient.device)(*saved, gradient.contiguous()), None, None
-        return _loss_of_rows_backward(*saved[:2], rows, gradient), None, None
+            return _loss_backward.on(gradient.device)(logits, labels, log_sums, gradient.contiguous()), None, None
+        return _loss_of_rows_backward(logits, labels, rows, gradient), None, None
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
