@@ -31,8 +31,8 @@ RESIDUAL_MODELS = ("gcn", "sage", "sage-max", "gat", "gin", "rgcn")
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 OWN = "own"      # a loss or a score that a user's program gave to hpcgnn.fit
-LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
-SCORES = ("auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
+LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", "soft_cross_entropy", OWN)
+SCORES = ("auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "r2", "mae", "rmse", "soft_accuracy", OWN)
 NODES, LINKS = "nodes", "links"      # values of `task`
 LINK_DECODER = "link_decoder"      # the submodule of a model that scores links, if they have relations
 LINK_SCORES = ("mrr", *(f"{kind}@{most}" for kind in ("hits", "recall", "ndcg") for most in (1, 3, 10, 20, 50, 100)))
@@ -287,7 +287,8 @@ class TrainConfig:
                             ("ring", "alltoallv"), group=MESSAGES,
                             flag="none")
     loss: str = setting("auto", "Loss to train with; auto is cross_entropy for classes, binary_cross_entropy for "
-                        "several labels per node, and mse for targets of a regression.", LOSSES, group=TRAINING,
+                        "several labels per node, and mse for targets of a regression; soft_cross_entropy is for "
+                        "targets that are the probabilities of classes.", LOSSES, group=TRAINING,
                         flag="none")
     score: str = setting("auto", "Score to report; auto is accuracy for classes, micro_f1 for several labels per node, "
                          "and r2 for targets of a regression. For links mrr, which is auto, and hits@K, recall@K or "

@@ -38,7 +38,7 @@ from hpcgnn.graph.reductions import (
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.ops.aggregation import SparseRows, aggregate, multiply
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey
+from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey, words_of
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import Activation, StoredActivation, apply_activation, dropout
@@ -302,14 +302,60 @@ class LocalGraph:
         return self.exchange.input_rows(rows)
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
-        """Collective: return a new tensor with the sums of float32 values over all ranks, without a gradient."""
-        total = values.detach().clone(memory_format=torch.contiguous_format)
-        self.exchange.sum_over_ranks(total)
-        return total
+        """Collective: return a new tensor with the sums of float32 values over all ranks, differentiable.
+
+        The backward pass is collective, too: the gradient of a rank's values is the sum of all ranks' gradients. In a
+        trial on a few rows, sums are 1.
+        """
+        return torch.ones_like(values) if self.is_trial else _SumOverRanks.apply(values, self)
 
     def sum_of_pass(self, values: torch.Tensor) -> torch.Tensor:
         """Collective: like `sum_over_ranks`, for values of the rows that this pass computes: a step's, or all."""
         return self.sum_over_ranks(values)
+
+    def draw_rows(self, h: torch.Tensor, count: int) -> torch.Tensor:
+        """Collective: return the rows of drawn nodes of the whole graph, the same on all ranks, differentiable.
+
+        Nodes are drawn with replacement. Draws depend on seed, epoch and number of the call only, so any number of
+        ranks draws the same nodes. Only the drawn rows travel.
+
+        Parameters
+        ----------
+        h : (num_inner, dim)      this rank's own rows
+        count : int               number of rows to draw
+
+        Returns
+        -------
+        (count, dim) float32
+
+        Raises
+        ------
+        KernelError               `h` has other rows
+        ConfigError               a step of an epoch of several steps, which has only some of the rows
+        """
+        if len(h) != self.num_inner:
+            raise KernelError(f"draw_rows needs one row per inner node, {self.num_inner}, found {len(h)}")
+        return self.rows_of(h, self.node_index, draw_numbers(count, self.num_nodes, self.next_draw()))
+
+    def rows_of(self, h: torch.Tensor, own: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Collective: return rows by number, the same on all ranks, differentiable.
+
+        Parameters
+        ----------
+        h : (n, dim)                    rows of this rank
+        own : (m,) int64                numbers of the first m rows; each number is on one rank only
+        wanted : (count,) int64         the same on all ranks; may repeat
+
+        Returns
+        -------
+        (count, dim) float32            0 for numbers that no rank has
+        """
+        wanted = wanted.to(h.device)
+        ascending, place = torch.sort(own)
+        at = torch.searchsorted(ascending, wanted).clamp_(max=max(0, len(own) - 1))
+        mine = torch.nonzero(ascending[at] == wanted).flatten() if len(own) else at[:0]
+        found = h.index_select(0, place[at[mine]]).float()
+        return self.sum_over_ranks(found.new_zeros((len(wanted), h.shape[1])).index_copy(0, mine, found))
 
     def aggregate(self, h_all: torch.Tensor, reduction: str) -> torch.Tensor:
         """Reduce the in-neighbors of each inner row; an edge weight multiplies its neighbor.
@@ -481,6 +527,29 @@ class LocalGraph:
         weight = None if arcs.edge_weight is None else resident(arcs.edge_weight)
         return Reductions(resident(arcs.indptr), resident(arcs.indices), len(degree), degree, self.has_half_sums,
                           weight)
+
+
+def draw_numbers(count: int, size: int, key: CounterKey) -> torch.Tensor:
+    """Numbers below `size`, drawn with replacement, (count,) int64."""
+    words = words_of(np.arange(count), 1, key)[:, 0]
+    return torch.from_numpy((words * np.uint64(size) >> np.uint64(32)).astype(np.int64))
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
+        ctx.graph = graph
+        return _summed(values, graph)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _summed(gradient, ctx.graph), None
+
+
+def _summed(values: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
+    total = values.detach().clone(memory_format=torch.contiguous_format)
+    graph.exchange.sum_over_ranks(total)
+    return total
 
 
 class _Halo(torch.autograd.Function):

@@ -21,12 +21,13 @@ from torch import nn
 from torch.nn import functional
 
 from hpcgnn.config import LINK_DECODER
-from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph, draw_numbers
 from hpcgnn.graph.reductions import Adjacency
 from hpcgnn.links.learned import NO_LINKS, Asked, LearnedLinks
 from hpcgnn.links.questions import Question
 from hpcgnn.links.ranking import link_scores
 from hpcgnn.nn.distributed import plain
+from hpcgnn.nn.heads import Outputs, scored
 from hpcgnn.ops.aggregation import multiply_weighted
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of
@@ -66,11 +67,11 @@ class LinkObjective(Objective):
     def structure_bytes(self) -> int:
         return sum(array.nbytes for asked in self.links.asked for array in asked.arrays)
 
-    def loss_sum(self, logits: torch.Tensor, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
+    def loss_sum(self, logits: Outputs, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
         """Collective: sum of the loss over edges into this rank's nodes; nan for held-out links, which have none."""
         if split != "train" or graph is None:
             return torch.tensor(float("nan"))
-        rows = graph.halo(logits.to(graph.x.dtype)).float()
+        rows = graph.halo(scored(logits).to(graph.x.dtype)).float()
         drawn = self._draw(graph, rows)
         # Keeps both exchanges in every rank's backward pass, also on ranks without edges.
         total = 0.0 * (rows.sum() + drawn.rows.sum())
@@ -94,22 +95,15 @@ class LinkObjective(Objective):
 
     def _draw(self, graph: LocalGraph, rows: torch.Tensor) -> Drawn:
         current = graph.current_pass
-        words = words_of(np.arange(self.num_drawn + 1), 1, CounterKey(current.seed, current.epoch, NEGATIVES, 0))[:, 0]
-        node = torch.from_numpy((words[:-1] * np.uint64(graph.num_nodes) >> np.uint64(32)).astype(np.int64))
-        node = node.to(rows.device)
-        own, place = torch.sort(self.node_id)
-        at = torch.searchsorted(own, node).clamp_(max=max(0, len(own) - 1))
-        mine = torch.nonzero(own[at] == node).flatten() if len(own) else at[:0]
-        row = place[at[mine]]
-        found = torch.zeros(self.num_drawn, device=rows.device)
+        key = CounterKey(current.seed, current.epoch, NEGATIVES, 0)
+        node, of_class = draw_numbers(self.num_drawn, graph.num_nodes, key), torch.zeros(
+            self.num_drawn, dtype=torch.int64, device=rows.device)
         if len(self.num_of_class) > 1:
-            found[mine] = self.labels[row].float()
-            found = graph.sum_over_ranks(found)
-        of_class = found.long()
-        gathered = _DrawnRows.apply(rows, row, mine, self.num_drawn, graph)
-        if len(self.num_of_class) > 1:
-            gathered = gathered[torch.argsort(of_class, stable=True)]
-        return Drawn(gathered, torch.bincount(of_class, minlength=len(self.num_of_class)), int(words[-1]))
+            of_class = graph.rows_of(self.labels[:, None].float(), self.node_id, node)[:, 0].long()
+            node = node[torch.argsort(of_class.cpu(), stable=True)]
+        word = words_of(np.array([self.num_drawn]), 1, key)
+        return Drawn(graph.rows_of(rows, self.node_id, node),
+                     torch.bincount(of_class, minlength=len(self.num_of_class)), int(word[0, 0]))
 
     def _of_edges(self, asked: Asked, queries: torch.Tensor, rows: torch.Tensor, drawn: Drawn,
                   graph: LocalGraph) -> torch.Tensor:
@@ -205,20 +199,3 @@ class _EdgeProducts(torch.autograd.Function):
         gradient = gradient.contiguous()[:, None]
         return (multiply_weighted(matrix, rows, gradient), multiply_weighted(transposed, queries, gradient, order),
                 None)
-
-
-class _DrawnRows(torch.autograd.Function):
-    """Rows of drawn nodes on all ranks: those of this rank are rows[row], at the places `mine`."""
-
-    @staticmethod
-    def forward(ctx, rows: torch.Tensor, row: torch.Tensor, mine: torch.Tensor, num_drawn: int,
-                graph: LocalGraph) -> torch.Tensor:
-        ctx.shape, ctx.row, ctx.mine, ctx.graph = rows.shape, row, mine, graph
-        found = rows.new_zeros((num_drawn, rows.shape[1]))
-        found[mine] = rows[row]
-        return graph.sum_over_ranks(found)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
-        total = ctx.graph.sum_over_ranks(gradient)
-        return gradient.new_zeros(ctx.shape).index_add_(0, ctx.row, total[ctx.mine]), None, None, None, None

@@ -18,6 +18,7 @@ from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import SOURCES, TARGETS, questions_of
 from hpcgnn.links.relations import Relations
 from hpcgnn.nn.distributed import is_of_hpcgnn, plain
+from hpcgnn.nn.heads import scored
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.schema import GraphInfo
@@ -145,6 +146,6 @@ def num_outputs(model: nn.Module, graph: LocalGraph) -> int:
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     try:
         with alike_draws(model):
-            return model(graph, graph.x).shape[1]
+            return scored(model(graph, graph.x)).shape[1]
     finally:
         model.train(was_training)

@@ -50,7 +50,6 @@ REFUSED = {
     "GravNetConv": "it looks for neighbors among all nodes anew in every pass",
     "XConv": "it looks for neighbors among all nodes anew in every pass",
     "SuperGATConv": "it draws negative edges among all nodes; use GATv2Conv",
-    "GPSConv": "its attention is over all nodes of the graph; use TransformerConv",
     "FusedGATConv": "it takes a sparse matrix in both directions; use GATConv, which has the same weights",
     "CuGraphSAGEConv": "it takes a sparse matrix of one process; use SAGEConv",
     "CuGraphGATConv": "it takes a sparse matrix of one process; use GATConv",

@@ -16,6 +16,7 @@ from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn.distributed import Distributed
+from hpcgnn.nn.heads import Outputs, check_entries
 from hpcgnn.nn.node_embedding import NodeEmbedding, own_tables
 from hpcgnn.pyg.convolutions import PYG, is_lazy, is_normalizing, loop_weight, needs_relations, num_edge_columns
 from hpcgnn.pyg.edges import GraphEdges
@@ -56,6 +57,9 @@ class DistributedModel(Distributed):
             self._types = NodeTypes.of(info, self._name)
             check_kinds(module, self._types)
         self._make_weights(info)
+        # GPSConv takes batch; PerformerProjection sums over nodes.
+        self._global = [place for place, part in module.named_modules() if type(part).__module__.startswith(PYG)
+                        and type(part).__name__ in ("GPSConv", "PerformerProjection")]
         self.reduction = next(iter(self._ways.values())).reduction if self._ways else "mean"
         self.takes_relations = "edge_type" in self._signature.edge_names
         self.attends = any(way.attends for way in self._ways.values())
@@ -72,8 +76,9 @@ class DistributedModel(Distributed):
         """Take the weights of the unmodified model, as `torch.nn.Module.load_state_dict`."""
         return self.module.load_state_dict(state_dict, strict, assign)
 
-    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: map the graph's input rows (num_inner, num_features) to (num_inner, num_outputs).
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> Outputs:
+        """Collective: map the graph's input rows (num_inner, num_features) to (num_inner, num_outputs), or to several
+        heads, see `hpcgnn.nn.heads`.
 
         Raises ConfigError if the model reads edge_index, changes its input, or returns anything but one row per node.
         """
@@ -84,7 +89,8 @@ class DistributedModel(Distributed):
         embeddings = own_tables(self.module)
         tables = self._tables(graph.num_nodes) | {id(own.weight): name for name, own in embeddings.items()}
         passing: Any = (ForwardPassing if self._types is None else TypedPassing)(
-            graph, rows, edges, ways, tables, {id(own.weight): own for own in embeddings.values()}, self._shared)
+            graph, rows, edges, ways, tables, {id(own.weight): own for own in embeddings.values()}, self._shared,
+            [self.module.get_submodule(place) for place in self._global])
         with passing.attached(), RowFunctions(passing), checkpoints(
                 lambda function: Region(graph, function, passing, lambda: self._again(passing))):
             out = self._called(rows, edges) if self._types is None else self._called_with_tables(passing)
@@ -95,10 +101,7 @@ class DistributedModel(Distributed):
             out = passing.answers(out, self._name)
             self._answered = passing.answered
             return out
-        if not isinstance(out, torch.Tensor) or out.dim() != 2 or len(out) != graph.num_inner:
-            found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-            raise ConfigError(f"{self._name} must return one row per node, ({graph.num_inner}, outputs) here, found "
-                              f"{found}")
+        check_entries(out, graph.num_inner, self._name)
         return out
 
     @property
@@ -135,7 +138,7 @@ class DistributedModel(Distributed):
                     tables[id(value)] = f"{place}.{name}" if place else name
         return tables
 
-    def _called(self, rows: torch.Tensor, edges: GraphEdges) -> torch.Tensor:
+    def _called(self, rows: torch.Tensor, edges: GraphEdges) -> Outputs:
         signature = self._signature
         named = {name: edges.graph.node_index for name in signature.index_names}
         named |= {name: value for name, value in self._of_edges(edges, rows.dtype).items()

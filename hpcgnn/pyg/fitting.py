@@ -31,6 +31,8 @@ REFUSED_MODULES = {
 # Modules of PyTorch Geometric without messages, row by row or over all ranks; classes that only join others.
 ROW_WISE = ("BatchNorm", "LayerNorm", "MessageNorm", "Linear", "MLP", "JumpingKnowledge", "TrimToLayer",
             "HeteroDictLinear", "HeteroJumpingKnowledge")
+# They attend to all nodes by sums over nodes, which ForwardPassing sums over the ranks.
+LINEAR_ATTENTION = ("PerformerAttention", "PerformerProjection")
 JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.sequential", "torch_geometric.nn.module_dict",
            "torch_geometric.nn.parameter_dict", "torch_geometric.nn.conv.hetero_conv")
 OF_TYPES = ("HGTConv", "HANConv", "HeteroConv", "HeteroDictLinear")      # a model that has one takes tables of types
@@ -116,6 +118,12 @@ def _check_module(module: nn.Module, what: str, is_inside: bool) -> None:
     if home.startswith("torch.jit"):
         raise ConfigError(f"{what} can't be distributed: hpcgnn must reach the convolutions; give the model before "
                           "torch.jit")
+    if name == "GPSConv" and isinstance(getattr(module, "attn", None), nn.MultiheadAttention):
+        raise ConfigError(f"{what} can't be distributed with attn_type='multihead': its softmax compares each node "
+                          "with all nodes of the graph, and a rank has only some of them; use attn_type='performer', "
+                          "which needs only sums over nodes, or TransformerConv")
+    if name in ("GPSConv", *LINEAR_ATTENTION):
+        return
     if home.startswith(JOINING) or not home.startswith(PYG) or is_inside or name in ROW_WISE:
         return
     if is_aggregation(module) or ".pool" in home:

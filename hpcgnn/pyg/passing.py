@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -57,6 +58,7 @@ class ForwardPassing:
     embeddings : dict                      id of the weight of a NodeEmbedding -> NodeEmbedding
     shared : set                           which exchanges, counted from 0, bring rows that several convolutions read; a
                                            pass adds to it, and the next one sends these rows once
+    over_all : list of modules             GPSConv, and PerformerProjection, whose attention is over all nodes
 
     Attributes
     ----------
@@ -69,7 +71,8 @@ class ForwardPassing:
 
     def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: Any, ways: dict[nn.Module, Way],
                  tables: dict[int, str] | None = None, embeddings: dict[int, NodeEmbedding] | None = None,
-                 shared: set[int] | None = None):
+                 shared: set[int] | None = None, over_all: list[nn.Module] | None = None):
+        self.over_all = over_all or []
         self.graph, self.ways, self.passed = graph, ways, None
         self.edges, self.at = edges, edges
         self.tables, self.embeddings = tables or {}, embeddings or {}
@@ -166,6 +169,11 @@ class ForwardPassing:
                 conv.propagate = partial(self._summed, conv)
             for conv in self._learning:
                 conv.normalize = False
+            for module in self.over_all:
+                if type(module).__name__ == "GPSConv":
+                    handles.append(module.register_forward_pre_hook(_without_batch, with_kwargs=True))
+                else:
+                    vars(module)["forward"] = partial(self._attended, module)
             for conv in self.ways:
                 handles += [conv.register_forward_pre_hook(self._before_call, with_kwargs=True),
                             conv.register_propagate_forward_pre_hook(self._before_propagate),
@@ -178,6 +186,8 @@ class ForwardPassing:
                 handle.remove()
             for conv in self._summing:
                 vars(conv).pop("propagate", None)
+            for module in self.over_all:
+                vars(module).pop("forward", None)
             for conv in self._learning:
                 conv.normalize = True
 
@@ -437,6 +447,29 @@ class ForwardPassing:
 
     def _after(self, conv: nn.Module, inputs: tuple, out: torch.Tensor) -> None:
         self.passed = None
+
+    def _attended(self, projection: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Collective: attention of a PerformerProjection to the nodes of all ranks; all are (1, heads, num_inner, dim).
+
+        With the rows q and k after their kernel, a row of the result is q (k^T v) / (q (k^T 1)). Both products with k^T
+        are sums over nodes, which travel in one sum over ranks.
+        """
+        kernel_of = sys.modules[type(projection).__module__].generalized_kernel
+        q, k = (kernel_of(rows, projection.projection_matrix, projection.kernel) for rows in (q, k))
+        own = k.transpose(-2, -1) @ torch.cat([v, v.new_ones((*v.shape[:-1], 1))], dim=-1)
+        sums = self.graph.sum_over_ranks(own.float()).to(v.dtype)
+        return (q @ sums[..., :-1]) / (q @ sums[..., -1:])
+
+
+def _without_batch(conv: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of a GPSConv without `batch`, since shards hold one graph."""
+    call = inspect.signature(conv.forward).bind(*args, **kwargs)
+    batch = call.arguments.get("batch")
+    if batch is not None and bool((batch != 0).any()):
+        raise ConfigError("GPSConv was given a batch of several graphs, and shards hold one, in which each node attends "
+                          "to all others; leave batch out")
+    call.arguments["batch"] = None
+    return call.args, call.kwargs
 
 
 def _lacks(way: Way, name: str, what: str, has_graph: bool) -> str:

@@ -180,6 +180,8 @@ class RowFunctions(TorchFunctionMode):
 
     def _dropped(self, rows: torch.Tensor, probability: float) -> torch.Tensor:
         graph = self._passing.graph
+        if rows.dim() == 3 and len(rows) == 1 and rows.shape[1] == graph.num_inner != 1:
+            return self._dropped(rows[0], probability)[None]      # attention to all nodes has rows of the one graph
         key = graph.next_dropout(probability)
         if key is None:
             return rows

@@ -13,6 +13,7 @@ from torch import nn
 
 from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.heads import scored
 from hpcgnn.partition.partition import Partition
 from hpcgnn.results.embedding import watch_last_layer
 from hpcgnn.shards.schema import GraphInfo
@@ -158,7 +159,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     try:
         with torch.no_grad(), alike_draws(model), watch_last_layer(model, graph, embeddings) as watched:
-            logits = model(watched.graph, watched.x).float().cpu().numpy()
+            logits = scored(model(watched.graph, watched.x)).float().cpu().numpy()
     finally:
         model.train(was_training)
     num_bad = comm.allreduce(int((~np.isfinite(logits)).any(axis=1).sum()))

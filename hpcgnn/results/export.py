@@ -26,7 +26,7 @@ from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.shards.sealed import reason_of
 from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.evaluate import classes_of
-from hpcgnn.training.scores import DEFAULT_SCORES
+from hpcgnn.training.scores import default_score
 from hpcgnn.training.trained_run import read_best
 
 Weights = dict[str, torch.Tensor]
@@ -139,7 +139,8 @@ def _with_origin(record: ModelRecord, folder: Path, checkpoint: Checkpoint) -> M
     classes = checkpoint.answers_with or (None if info is None else classes_of(info))
     task, class_names = ("", ()) if classes is None else (classes["task"], classes["class_names"])
     named = checkpoint.settings.get("score", "auto")
-    score = {"name": DEFAULT_SCORES[task] if named == "auto" and task else named,
+    usual = default_score(task, checkpoint.settings.get("loss", "auto")) if task else named
+    score = {"name": usual if named == "auto" else named,
              **{name: _known(getattr(progress.best, name)) for name in ("train_score", "val_score", "test_score")}}
     return replace(
         record, dataset=checkpoint.dataset, fingerprint=asdict(checkpoint.fingerprint),

@@ -18,6 +18,7 @@ from torch import nn
 
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.heads import scored
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.spans import blocks
 from hpcgnn.run.watchdog import HERE
@@ -83,7 +84,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     Parameters
     ----------
     comm : MPI communicator    one rank per part
-    model : nn.Module          `forward(graph, x)`, collective, to logits (num_inner, num_outputs)
+    model : nn.Module          `forward(graph, x)`, collective, to logits (num_inner, num_outputs), or to several heads
     graph : LocalGraph         this rank's part
     objective : Objective      labels and splits of this rank's nodes, and the loss
     score : Score              what is computed from the logits of each split
@@ -99,9 +100,11 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     with alike_draws(model):
-        logits = _as_floats(model(graph, graph.x))
+        outputs = model(graph, graph.x)
+        logits = _as_floats(scored(outputs))
+        taken = logits if isinstance(outputs, torch.Tensor) else outputs
         # All rows, including rows that no training pass reaches.
-        sums = np.array([objective.loss_sum(logits, "val").item(), _num_not_finite(logits)])
+        sums = np.array([objective.loss_sum(taken, "val", graph).item(), _num_not_finite(logits)])
     HERE.note("waits for the sum of the scores")
     comm.Allreduce(MPI.IN_PLACE, sums)
     if sums[1] > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,13 +14,16 @@ from torch.nn import functional
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.heads import Heads, Outputs, scored
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cross_entropy import cross_entropy, reads_rows
-from hpcgnn.training.own_loss import OwnLoss, Population, class_counts_of
-from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Score
+from hpcgnn.run.launch import together
+from hpcgnn.training.own_loss import OwnLoss, Population, class_counts_of, places_of
+from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, SOFT, Score
 
 UNKNOWN_LABEL = 255      # in shards: it is unknown whether the node has this label
 SPLITS = ("train", "val", "test")
+SHARE_TOLERANCE = 1e-3      # by which the sum of a node's probabilities may differ from 1
 HOST_DEVICE = torch.device("cpu")
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -44,6 +47,8 @@ class Objective:
     # known values divided by the number of columns.
     mean_rows: dict[str, float]
     num_steps: int = 1      # above 1 if the rows belong to one of several steps
+    # Split -> (n,) int64, the place of each row among the split's rows of all ranks, by node id; for a loss that draws.
+    places: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def structure_bytes(self) -> int:
@@ -61,6 +66,8 @@ class Objective:
         counts = np.array([len(rows[split]) for split in SPLITS], dtype=np.int64)
         comm.Allreduce(MPI.IN_PLACE, counts)
         task = task_of(labels)
+        if loss == SOFT:
+            together(comm, lambda: _check_shares(labels, masks))
         typed = torch.from_numpy(labels.astype(np.int64 if task == CLASSES else np.float32))
         if task == MULTI_LABEL:
             typed[typed == UNKNOWN_LABEL] = np.nan
@@ -70,8 +77,10 @@ class Objective:
         ids = torch.arange(len(labels)) if node_id is None else torch.from_numpy(node_id.astype(np.int64))
         class_counts = {split: class_counts_of(comm, labels[masks[split].astype(bool)]) for split in SPLITS} \
             if isinstance(loss, OwnLoss) else {}
+        places = {split: places_of(comm, ids[rows[split].cpu()]).to(device) for split in SPLITS} \
+            if isinstance(loss, OwnLoss) and loss.takes_graph else {}
         return cls(typed.to(device), rows, num_global, task, choose_loss(loss, task) if isinstance(loss, str) else loss,
-                   comm, ids.to(device), class_counts, mean_rows)
+                   comm, ids.to(device), class_counts, mean_rows, places=places)
 
     def of_rows(self, rows: np.ndarray, num_steps: int = 1) -> Objective:
         """The objective of one of several steps, with its rows, (n,) int64; counts still cover all ranks' rows."""
@@ -91,22 +100,23 @@ class Objective:
         is_train[self.rows["train"].cpu().numpy()] = True
         return is_train
 
-    def loss_sum(self, logits: torch.Tensor, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
+    def loss_sum(self, logits: Outputs, split: str, graph: LocalGraph | None = None) -> torch.Tensor:
         """Collective for a user's own loss: sum of the loss over this rank's nodes of a split.
 
-        Summed over the ranks and divided by `mean_rows`, it is the mean loss. `graph` made the logits; only a loss over
-        links needs it.
+        Summed over the ranks and divided by `mean_rows`, it is the mean loss. Of several heads, a built-in loss takes
+        the one that is scored. `graph` made the logits; a loss over links needs it, and one that draws rows.
         """
-        rows = self.rows[split]
+        rows, is_own = self.rows[split], isinstance(self.loss, OwnLoss)
+        outputs, heads = Heads.joined(logits if is_own else scored(logits))
         # A pass that leaves rows out returns only the training rows; they are numbered first.
-        labels, has_others = self.labels[rows], len(logits) != len(rows)
-        if self.loss is cross_entropy and has_others and reads_rows(logits.device):
-            return cross_entropy(logits, labels, rows)
-        outputs = chosen_rows(logits, rows) if has_others else logits
+        labels, has_others = self.labels[rows], len(outputs) != len(rows)
+        if self.loss is cross_entropy and has_others and reads_rows(outputs.device):
+            return cross_entropy(outputs, labels, rows)
+        outputs = chosen_rows(outputs, rows) if has_others else outputs
         if isinstance(self.loss, OwnLoss):
-            return self.loss.sum(outputs, labels, Population(self.comm, self.num_global[split],
-                                                             self.class_counts[split], self.node_id[rows],
-                                                             self.num_steps))
+            return self.loss.sum(outputs, labels, Population(
+                self.comm, self.num_global[split], self.class_counts[split], self.node_id[rows], self.num_steps, heads,
+                graph, self.places.get(split)))
         return self.loss(outputs, labels)
 
     def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
@@ -166,6 +176,22 @@ def absolute_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
     return functional.l1_loss(outputs, _known_or(targets, outputs), reduction="sum") / outputs.shape[1]
 
 
+def soft_cross_entropy(logits: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Sum over rows of the cross-entropy with a distribution over classes; both (n, num_classes)."""
+    return functional.cross_entropy(logits.float(), shares, reduction="sum")
+
+
+def _check_shares(labels: np.ndarray, masks: dict[str, np.ndarray]) -> None:
+    """Raise TrainingError unless each row of a split holds the probabilities of all classes."""
+    rows = labels[np.any([masks[split] for split in SPLITS], axis=0)]
+    if task_of(labels) == REGRESSION and rows.size:
+        is_whole = (rows >= 0).all(axis=1) & (np.abs(rows.sum(axis=1) - 1) <= SHARE_TOLERANCE)
+        if not is_whole.all():
+            raise TrainingError(f"loss {SOFT} takes the probabilities of all classes, at least 0 with a sum of 1, and "
+                                f"a node has {rows[~is_whole][0].tolist()}; write NaN for all classes of a node that "
+                                "has none, or use mse")
+
+
 def _known_or(targets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """The targets. An unknown one is replaced by the output, so its error and gradient are 0."""
     return torch.where(torch.isnan(targets), outputs.detach(), targets)
@@ -173,7 +199,7 @@ def _known_or(targets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
 
 LOSSES: dict[str, tuple[str, Loss]] = {
     "cross_entropy": (CLASSES, cross_entropy), "binary_cross_entropy": (MULTI_LABEL, binary_cross_entropy),
-    "mse": (REGRESSION, squared_error), "mae": (REGRESSION, absolute_error)}
+    "mse": (REGRESSION, squared_error), "mae": (REGRESSION, absolute_error), SOFT: (REGRESSION, soft_cross_entropy)}
 
 
 def choose_loss(name: str, task: str) -> Loss:

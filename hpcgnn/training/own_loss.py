@@ -17,6 +17,7 @@ weights on all ranks. With class weights (1, 3) and labels (0, 1 | 1, 1) on two 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,12 +32,14 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import TrainingError
+from hpcgnn.graph.local_graph import LocalGraph, draw_numbers
+from hpcgnn.nn.heads import Heads, Outputs
 from hpcgnn.run.output import tell
 
 SAMPLE_ROWS = 4096      # rows of all ranks on which a loss is tried
 SHARE = 3               # one part has a third of the rows, so that the two parts differ in size
 TOLERANCE = 1e-5        # for means of float32 values in another order
-Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Function = Callable[..., torch.Tensor]      # of outputs and labels, and of a LossGraph if it takes `graph`
 
 
 @dataclass(frozen=True)
@@ -48,18 +51,43 @@ class Population:
     class_counts: dict[int, int]      # nodes of all ranks by class id; empty if labels are not classes
     node_id: torch.Tensor      # (n,) int64, global ids of this rank's rows
     num_steps: int = 1      # steps among which these rows are divided
+    heads: Heads | None = None      # the form of the outputs, if a model has several heads
+    graph: LocalGraph | None = None      # made the outputs
+    place: torch.Tensor | None = None      # (n,) int64, place of each row among those of all ranks, by node id
+
+
+class LossGraph:
+    """What a user's loss gets as `graph`: rows of nodes of all ranks."""
+
+    def __init__(self, graph: LocalGraph, place: torch.Tensor, num_rows: int):
+        self._graph, self._place, self._num_rows = graph, place, num_rows
+        self.drawn: list[torch.Tensor] = []
+
+    def draw_rows(self, h: torch.Tensor, count: int) -> torch.Tensor:
+        """Collective: rows of `count` drawn nodes of the loss, the same on all ranks, differentiable.
+
+        h : (n, dim), one row for each row of the outputs. Returns (count, dim) float32. Draws are with replacement, and
+        depend on seed, epoch and number of the call only. Every rank must call this equally often, also one without
+        rows. Raises ConfigError in an epoch of several steps.
+        """
+        numbers = draw_numbers(count, max(1, self._num_rows), self._graph.next_draw())
+        self.drawn.append(self._graph.rows_of(h, self._place, numbers))
+        return self.drawn[-1]
 
 
 class OwnLoss:
     """Computes a loss as a sum over rows: the sums of all ranks, divided by the number of all rows, give the loss.
 
-    `function` takes (n, num_outputs) float32 and labels of n rows; it gives (n,) values or a number. `kind` is "rows",
-    "mean", "sum" or "whole", and None before the first call.
+    `function` takes (n, num_outputs) float32, or the heads of a model, and labels of n rows; it gives (n,) values or a
+    number. `kind` is "rows", "mean", "sum" or "whole", and None before the first call. A function with a third argument
+    `graph` gets a LossGraph, and gives (n,) values.
     """
 
     def __init__(self, function: Function):
         self.function = function
         self.kind: str | None = None
+        self.takes_graph = "graph" in _parameters_of(function)
+        self._heads: Heads | None = None
         self._first: dict[str, torch.Tensor] | None = None
 
     def tensors(self, model: nn.Module, device: torch.device) -> dict[str, torch.Tensor]:
@@ -87,6 +115,9 @@ class OwnLoss:
 
         Raises TrainingError: the function gives neither one value per row nor a number.
         """
+        self._heads = population.heads
+        if self.takes_graph:
+            return self._with_graph(outputs, labels, population)
         if self.kind is None:
             self.kind = self._find_kind(outputs, labels, population)
         if self.kind == "whole":
@@ -99,8 +130,22 @@ class OwnLoss:
             return values.sum()
         return values * (population.num_rows if self.kind == "sum" else len(labels))
 
-    def _checked(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        values = self.function(outputs, labels)
+    def _with_graph(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> torch.Tensor:
+        """Collective: sum of the values of this rank's rows; all ranks call the function, since it draws rows."""
+        graph = LossGraph(population.graph, population.place, population.num_rows)
+        values = self._checked(outputs.float(), labels, graph)
+        if not values.ndim:
+            raise TrainingError("the loss takes graph and gives one number; it must give one value per row, and hpcgnn "
+                                "takes their mean over all ranks")
+        # Keeps the sum over ranks in every rank's backward pass, also where no value depends on it.
+        return values.sum() + 0.0 * sum((rows.sum() for rows in graph.drawn), start=outputs.float().sum())
+
+    def of(self, outputs: Outputs, labels: torch.Tensor, graph: Any = None) -> torch.Tensor:
+        """What the function gives for outputs in the form in which the model returns them."""
+        return self.function(outputs, labels, graph=graph) if self.takes_graph else self.function(outputs, labels)
+
+    def _checked(self, outputs: torch.Tensor, labels: torch.Tensor, graph: LossGraph | None = None) -> torch.Tensor:
+        values = self.of(outputs if self._heads is None else self._heads.split(outputs), labels, graph)
         if not isinstance(values, torch.Tensor):
             raise TrainingError(f"the loss gives a {type(values).__name__}; it must give a tensor: one value per row, "
                                 "or one number")
@@ -157,6 +202,9 @@ class OwnLoss:
             if not values and num_rows == num_global:
                 raise
             return set()
+        if torch.isnan(values[0]).any() and torch.isnan(labels).any() and torch.isfinite(outputs).all():
+            raise TrainingError("the loss gives nan where a target is unknown (nan); leave unknown targets out, as "
+                                "((outputs - targets) ** 2)[~targets.isnan()].mean() does")
         if values[0].ndim == 1:
             return {"rows"} if len(values) == 1 or _are_close(values[0], torch.cat(values[1:])) else set()
         if len(values) == 1 or not torch.isfinite(values[0]):
@@ -254,6 +302,18 @@ def _gathered(comm: MPI.Comm, rows: torch.Tensor) -> torch.Tensor:
     everyone = np.empty(counts.sum(), mine.dtype)
     comm.Allgatherv(mine.reshape(-1), [everyone, counts])
     return torch.from_numpy(everyone.reshape(-1, *mine.shape[1:])).to(rows.device)
+
+
+def places_of(comm: MPI.Comm, node_id: torch.Tensor) -> torch.Tensor:
+    """Collective: place of each node among the nodes of all ranks in the order of ids, (n,) int64."""
+    return torch.searchsorted(_gathered(comm, node_id).sort().values, node_id)
+
+
+def _parameters_of(function: Any) -> tuple[str, ...]:
+    function = function.forward if isinstance(function, nn.Module) else function
+    with suppress(TypeError, ValueError):      # functions written in C have no signature
+        return tuple(inspect.signature(function).parameters)
+    return ()
 
 
 def class_counts_of(comm: MPI.Comm, labels: np.ndarray) -> dict[int, int]:

@@ -25,6 +25,7 @@ from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
+from hpcgnn.nn.heads import scored
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.output import tell
 
@@ -143,7 +144,7 @@ def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, mode
 
     def run() -> None:
         graph.begin_forward(config.seed, 0, is_training=True)
-        model(graph, graph.x).float().sum().backward()
+        scored(model(graph, graph.x)).float().sum().backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 

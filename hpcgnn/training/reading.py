@@ -22,6 +22,7 @@ from mpi4py import MPI
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import TrainingError
+from hpcgnn.nn.heads import Heads, scored
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_loss import OwnLoss, left_as_it_was
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION, Score
@@ -130,6 +131,13 @@ def _check_ending(tried: Tried, task: str, uses: set[str], name: str) -> None:
                             "add it, or use binary_cross_entropy_with_logits")
 
 
+class _Undrawn:
+    """In place of a LossGraph, before there is a pass."""
+
+    def draw_rows(self, h: torch.Tensor, count: int) -> torch.Tensor:
+        return h.new_ones((count, h.shape[1]))
+
+
 class _Noting(TorchFunctionMode):
     def __init__(self, outputs: torch.Tensor):
         super().__init__()
@@ -155,12 +163,14 @@ def _uses(objective: Objective, tried: Tried) -> set[str]:
         return set()
     is_train = np.isin(tried.rows, objective.rows["train"].cpu().numpy())
     chosen = np.flatnonzero(is_train)[:MOST_ROWS]
-    outputs = tried.outputs[torch.from_numpy(chosen)].clone().to(objective.labels.device)
+    rows, heads = Heads.joined(tried.answers)
+    rows = rows[torch.from_numpy(chosen)].clone().to(objective.labels.device)
+    answers = rows if heads is None else heads.split(rows)
     labels = objective.labels[torch.from_numpy(tried.rows[chosen]).to(objective.labels.device)]
-    noting = _Noting(outputs)
+    noting = _Noting(scored(answers))
     with torch.random.fork_rng(devices=[]), torch.no_grad(), left_as_it_was(objective.loss.function), noting:
         try:
-            objective.loss.function(outputs, labels)
+            objective.loss.of(answers, labels, _Undrawn())
         except Exception:      # the first epoch raises the error again
             return noting.names
     return noting.names

@@ -114,6 +114,14 @@ def mae(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
     return float(total / num_known) if num_known else float("nan")
 
 
+def soft_accuracy(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Collective: share of rows with the largest output at the most likely class; nan without rows.
+
+    Both are (n, num_classes) float32; targets are the probabilities of the classes.
+    """
+    return accuracy(comm, outputs, targets.argmax(dim=1))
+
+
 ScoreFunction = Callable[[MPI.Comm, torch.Tensor, torch.Tensor], float]
 
 
@@ -141,9 +149,10 @@ class Score:
 SCORES = {score.name: score for score in (
     Score("accuracy", accuracy, CLASSES), Score("macro_f1", macro_f1, CLASSES), Score("roc_auc", roc_auc, CLASSES),
     Score("micro_f1", micro_f1, MULTI_LABEL),
-    Score("r2", r2, REGRESSION, is_share=False),
+    Score("r2", r2, REGRESSION, is_share=False), Score("soft_accuracy", soft_accuracy, REGRESSION),
     *(Score(function.__name__, function, REGRESSION, prefers_low=True, is_share=False) for function in (mae, rmse)))}
 DEFAULT_SCORES = {CLASSES: "accuracy", MULTI_LABEL: "micro_f1", REGRESSION: "r2", LINKS: "mrr"}
+SOFT = "soft_cross_entropy"      # the loss of a regression with the probabilities of classes as targets
 
 
 def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_low: bool) -> Score:
@@ -170,9 +179,14 @@ def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_l
     return Score(name, gathered, "", prefers_low, is_share=False)
 
 
-def choose_score(name: str, task: str, num_classes: int, dataset: str) -> Score:
+def default_score(task: str, loss: str) -> str:
+    """The score that "auto" stands for."""
+    return "soft_accuracy" if loss == SOFT else DEFAULT_SCORES[task]
+
+
+def choose_score(name: str, task: str, num_classes: int, dataset: str, loss: str = "auto") -> Score:
     """The score of this name; "auto" is the task's usual one. TrainingError if it does not fit the labels."""
-    default = DEFAULT_SCORES[task]
+    default = default_score(task, loss)
     score = SCORES[default if name == "auto" else name]
     if score.task != task:
         raise TrainingError(f"score {score.name} does not fit {dataset}, which is {KINDS[task]}; use {default}")

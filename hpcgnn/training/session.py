@@ -543,7 +543,7 @@ def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
 
 def _score_of(config: TrainConfig, recipe: Recipe, task: str, info: GraphInfo) -> Score:
     score = own_or_named("score", config.score, recipe.score)
-    return choose_score(score, task, info.num_classes, info.name) if isinstance(score, str) else score
+    return choose_score(score, task, info.num_classes, info.name, config.loss) if isinstance(score, str) else score
 
 
 def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:

@@ -28,6 +28,7 @@ from hpcgnn.errors import ConfigError, HpcgnnError
 from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
+from hpcgnn.nn.heads import Heads, Outputs, check_entries, entries_of, scored
 from hpcgnn.pyg.convolutions import is_convolution
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.training.generators import alike_draws
@@ -47,11 +48,16 @@ class Tried:
     """Results of a trial."""
 
     name: str      # name of the model's class
-    outputs: torch.Tensor      # (n, num_outputs) float32, in evaluation, without a gradient
+    answers: Outputs      # in evaluation, without a gradient: (n, num_outputs) float32, or several heads
     rows: np.ndarray      # (n,) int64, inner rows of the outputs
     # Last function in training and in evaluation: "sigmoid", "softmax", "log_softmax" or "" for any other
     endings: tuple[str, str]
     remark: str = ""      # why rows were not compared; "" if compared
+
+    @property
+    def outputs(self) -> torch.Tensor:
+        """What is scored, (n, num_outputs) float32."""
+        return scored(self.answers)
 
 
 def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_ranks: int) -> Tried | None:
@@ -90,11 +96,11 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
         if graph.x.dtype != torch.float32 and not isinstance(model, DistributedModel):
             _check_stored(model, _part_of(graph, rows, (cut, len(rows) - cut), device, dtype=graph.x.dtype), name)
         for out in answers:
-            _check_form(out, len(rows), name)
+            check_entries(out, len(rows), name)
         if isinstance(model, DistributedModel):
             model.check_answered(graph.node_id[first_rows])
         trains = any(parameter.requires_grad for parameter in model.parameters())
-        if trains and not answers[0].requires_grad:
+        if trains and not any(entry.requires_grad for entry in entries_of(answers[0]).values()):
             raise ConfigError(f"{name}'s outputs depend on none of its weights that are trained, so nothing can be "
                               "learned; look for detach(), no_grad() or argmax in its forward")
         remark = ""
@@ -107,8 +113,10 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
             except Exception as error:
                 remark = (f"{name} can't be tried on {cut} nodes ({type(error).__name__}: "
                           f"{' '.join(str(error).split())[:120]}), so it was not checked whether it mixes rows")
-    endings = _ending(answers[0]), _ending(answers[1])
-    return Tried(name, answers[1].detach().float(), rows, endings, remark)
+    endings = _ending(scored(answers[0])), _ending(scored(answers[1]))
+    everything, heads = Heads.joined(answers[1])
+    everything = everything.detach().float()
+    return Tried(name, everything if heads is None else heads.split(everything), rows, endings, remark)
 
 
 def _check_stored(model: nn.Module, part: LocalGraph, name: str) -> None:
@@ -178,19 +186,6 @@ def _answer(model: nn.Module, part: LocalGraph, is_training: bool) -> Any:
         return model(part, part.x)
 
 
-def _check_form(out: Any, num_rows: int, name: str) -> None:
-    if not isinstance(out, torch.Tensor):
-        raise ConfigError(f"{name} returns a {type(out).__name__}; its forward must return one tensor alone, (nodes, "
-                          "outputs)")
-    if out.dim() != 2 or len(out) != num_rows:
-        raise ConfigError(f"{name} returns a tensor of shape {tuple(out.shape)} for {num_rows} nodes; it must "
-                          f"have one row per node, ({num_rows}, outputs)" + (
-                              ", also for one output: leave the squeeze out" if out.shape == (num_rows,) else ""))
-    if not out.is_floating_point():
-        raise ConfigError(f"{name} returns numbers of type {str(out.dtype).removeprefix('torch.')}, and "
-                          "no gradient passes through them; return logits")
-
-
 # Whether rows are mixed
 
 def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training: bool, name: str,
@@ -199,15 +194,17 @@ def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training
     logs = []
     for part in parts:
         with _Log(model) as log:
-            log.note("its answers", _answer(model, part, is_training))
+            log.note("its answers", list(entries_of(_answer(model, part, is_training)).values()))
         logs.append(log.entries)
-    whole, *others = (entries[-1].values[0] for entries in logs)
+    whole, *others = (entries[-1].values for entries in logs)
     if order is not None:
-        if _is_close(whole[torch.from_numpy(order).to(whole.device)], others[0]):
+        place = torch.from_numpy(order).to(whole[0].device)
+        moved = [entry[place] if entry.dim() else entry for entry in whole]
+        if all(map(_is_close, moved, others[0])):
             return
         raise ConfigError(f"{name}'s output for a node depends on its row's position in the graph, which is not its "
                           "position in the source; look up what belongs to a node by graph.node_index")
-    if _agree(whole, *others):
+    if all(map(_agree, whole, *others)):
         return
     culprit = _culprit(*logs)
     where = "" if culprit is None else f", by {culprit}"
