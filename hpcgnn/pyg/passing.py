@@ -466,8 +466,8 @@ def _without_batch(conv: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, d
     call = inspect.signature(conv.forward).bind(*args, **kwargs)
     batch = call.arguments.get("batch")
     if batch is not None and bool((batch != 0).any()):
-        raise ConfigError("GPSConv was given a batch of several graphs, and shards hold one, in which each node attends "
-                          "to all others; leave batch out")
+        raise ConfigError("GPSConv was given a batch of several graphs, and shards hold one, in which each node "
+                          "attends to all others; leave batch out")
     call.arguments["batch"] = None
     return call.args, call.kwargs
 

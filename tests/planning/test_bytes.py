@@ -29,7 +29,8 @@ def bytes_of_layouts(exchange):
     """What an exchange keeps to know its messages by: lists of rows and where these lie in them."""
     while isinstance(exchange, Around):
         exchange = exchange.exchange
-    codecs = [*exchange._full_codecs.values(), *(codec for kept in exchange._codecs._codecs.values() for codec in kept.values())]
+    codecs = [*exchange._full_codecs.values(),
+              *(codec for kept in exchange._codecs._codecs.values() for codec in kept.values())]
     arrays = []
     for messages in (messages for codec in codecs for messages in codec._messages.values()):
         for layout in (*messages.send_layouts, *messages.receive_layouts):

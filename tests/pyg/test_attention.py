@@ -32,9 +32,9 @@ class Transformer(torch.nn.Module):
 
 
 SETTINGS = {
-    "batch norm": {}, "no norm": {"norm": None}, "layer norm": {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}},
+    "batch norm": {}, "layer norm": {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}},
     "a batch of one graph": {"batch_of": lambda x: x.new_zeros(len(x), dtype=torch.int64)},
-    "another kernel": {"attn_kwargs": {"head_channels": 4, "kernel": torch.nn.Softplus()}}}
+    "no norm, another kernel": {"norm": None, "attn_kwargs": {"head_channels": 4, "kernel": torch.nn.Softplus()}}}
 
 
 @pytest.mark.parallel([1, 2, 3])

@@ -10,9 +10,10 @@ import torch
 from mpi4py import MPI
 from torch.nn import functional as F
 
-from hpcgnn.errors import TrainingError
+from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_loss import OwnLoss
+from hpcgnn.training.scores import choose_score
 
 COMM = MPI.COMM_WORLD
 N, CLASSES = 60, 4
@@ -208,3 +209,31 @@ def test_an_error_in_a_loss_is_raised_as_it_is():
     outputs, labels = rows()
     with pytest.raises(KeyError, match="mine"):
         objective_of(labels.numpy(), OwnLoss(lambda o, y: {}["mine"])).loss_sum(outputs, "train")
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_probabilities_as_targets_have_the_cross_entropy_of_one_process():
+    outputs, _ = rows()
+    shares = torch.softmax(3 * rows(seed=1)[0], dim=1)
+    found, gradient = share_and_gradient(objective_of(shares.numpy(), "soft_cross_entropy"), outputs.clone())
+    plain = outputs.clone().requires_grad_()
+    expected = F.cross_entropy(plain, shares)
+    expected.backward()
+    np.testing.assert_allclose(found, expected.item(), rtol=2e-6)
+    np.testing.assert_allclose(gradient, plain.grad, rtol=2e-5, atol=1e-7)
+    score = choose_score("auto", "regression", CLASSES, "these", "soft_cross_entropy")
+    own = mine()
+    assert score(COMM, outputs[own], shares[own]) == (outputs.argmax(1) == shares.argmax(1)).double().mean().item()
+    shares[7, 2] = np.nan
+    with pytest.raises(CollectiveError, match=r"takes the probabilities of all classes, .* a node has .*nan"):
+        objective_of(shares.numpy(), "soft_cross_entropy")
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("loss", [F.mse_loss, lambda o, t: ((o - t) ** 2).mean(1)])
+def test_a_loss_that_turns_an_unknown_target_into_nan_is_refused_on_all_ranks(loss):
+    outputs, _ = rows()
+    targets = rows(seed=1)[0]
+    targets[5, 1] = np.nan
+    with pytest.raises(TrainingError, match=r"the loss gives nan where a target is unknown \(nan\); leave unknown"):
+        share_and_gradient(objective_of(targets.numpy(), OwnLoss(loss)), outputs)

@@ -199,7 +199,7 @@ def test_a_model_on_localgraph_may_mix_rows_on_one_rank_and_not_read_where_they_
     (lambda out: (out, out[:-1]), r"tensor of shape \(23, 3\) as its entry 1 for 24 nodes"),
     (lambda out: {"h": out, "logits": out[:, 0]}, r"tensor of shape \(24,\) as its entry 'logits' for 24 nodes"),
     (lambda out: {"loss": out.mean()}, "returns a dict without logits"),
-    (lambda out: {"out": out, "loss": out}, r"tensor of shape \(24, 3\) as its entry 'loss'; a term of the loss is one"),
+    (lambda out: {"out": out, "loss": out}, r"tensor of shape \(24, 3\) as its entry 'loss'; a term of the loss is"),
     (lambda out: out[:, 0], r"\(24,\) for 24 nodes; it must have one row per node, \(24, outputs\), also for one"),
     (lambda out: out[:-1], r"tensor of shape \(23, 3\)"), (lambda out: out[None], r"tensor of shape \(1, 24, 3\)"),
     (lambda out: out.mean(0, keepdim=True), r"tensor of shape \(1, 3\)"),
