@@ -179,7 +179,7 @@ class Gumbel(Around):
     (Degrees, "the model reads or changes edge_index itself, by "),
     (lambda: OtherWeights(pyg.GCNConv(6, 5)), "GCNConv was given edge weights that are not the graph's"),
     (InPlace, "InPlace changes its input in place"),
-    (Pools, "Pools must return one row per node, (60, outputs) here, found (5,)"),
+    (Pools, "Pools returns a tensor of shape (5,) for 60 nodes; it must have one row per node, (60, outputs)"),
     (Gumbel, "the model calls gumbel_softmax; its draws would differ"),
 ])
 def test_a_forward_that_would_differ_is_refused_where_it_does(whole_graph, make, complaint):

@@ -170,7 +170,7 @@ def test_drawn_rows_of_a_model_and_of_a_loss_are_the_same_on_any_number_of_ranks
 
 
 @pytest.mark.parallel([1, 2])
-def test_what_draws_rows_of_all_ranks_is_refused_in_steps_and_gives_a_value_a_row(shards):
+def test_a_loss_that_draws_rows_must_give_a_value_a_row(shards):
     def loss(heads, labels, graph):
         graph.draw_rows(heads[1], 3)
         return F.cross_entropy(heads[0], labels)
