@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcgnn.data.cleaning import CleanGraph
 from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, UNKNOWN_INDICATOR, GraphDataset, is_plain_name
-from hpcgnn.data.features import Features, look_at_features, prepare_features
+from hpcgnn.data.features import ColumnTypes, Features, look_at_features, prepare_features
 from hpcgnn.data.hold_out import hold_out, links_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.labels import Labels, made_labels
@@ -69,7 +69,7 @@ def _mask(members: np.ndarray, num_nodes: int) -> np.ndarray:
 
 def assemble_made_dataset(name: str, graph: CleanGraph, features: Features | None, options: SourceOptions,
                           node_name: np.ndarray | None = None, origins: Origins = NOWHERE,
-                          held_out: np.ndarray | None = None) -> GraphDataset:
+                          held_out: np.ndarray | None = None, types: ColumnTypes | None = None) -> GraphDataset:
     """Join a cleaned graph with `options.make_labels` classes made from its in-degrees and a random split.
 
     The name of the dataset says so in every run and report: no such score is a benchmark.
@@ -79,7 +79,7 @@ def assemble_made_dataset(name: str, graph: CleanGraph, features: Features | Non
               "so no score on them is a benchmark")
     labels = Labels(made_labels(graph.indptr, graph.indices, num_classes, name), num_classes, remarks=(remark,))
     return assemble_dataset(f"{name}-made-labels-{num_classes}", graph, features, labels, None, options, node_name,
-                            replace(origins, labels="in-degrees, made"), held_out)
+                            replace(origins, labels="in-degrees, made"), held_out, types)
 
 
 def refuse_given_labels(source: str, options: SourceOptions) -> None:
@@ -196,7 +196,8 @@ def _shortened(names: Iterable[str]) -> list[str]:
 
 def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, labels: Labels, masks: Masks | None,
                      options: SourceOptions, node_name: np.ndarray | None = None,
-                     origins: Origins = NOWHERE, held_out: np.ndarray | None = None) -> GraphDataset:
+                     origins: Origins = NOWHERE, held_out: np.ndarray | None = None,
+                     types: ColumnTypes | None = None) -> GraphDataset:
     """Join a cleaned graph with its features, labels and splits, and check the whole.
 
     Parameters
@@ -206,6 +207,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     node_name                                as in GraphDataset
     origins : Origins                        where the source holds what was read
     held_out : (n, 3) int64 or None          links of validation and test, see `hold_out`
+    types : ColumnTypes or None              of nodes and columns, where each type has columns of its own
     """
     if not is_plain_name(name):
         raise DatasetError(f"the graph would be called {name[:60]!r} after its file; rename that to something short "
@@ -241,7 +243,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
         notes, dubious = look_at_features(features, origins.feature_names, is_scaled)
         report = replace(report, remarks=report.remarks + notes)
         origins = replace(origins, dubious=origins.dubious + dubious)
-    features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)
+    features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name, types)
     report = replace(report, remarks=report.remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks
     dataset = GraphDataset(name, indptr, indices, features, labels.values, labels.num_classes, train_mask, val_mask,

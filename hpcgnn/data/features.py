@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse
@@ -37,6 +37,30 @@ def scaled_columns(mean: np.ndarray, scale: np.ndarray, values: np.ndarray, rows
     shifted = values - mean
     shifted *= scale
     return shifted.astype(np.float32)
+
+
+class ColumnTypes(NamedTuple):
+    """In a graph with types of nodes, each with columns of its own: the type of each row, and of each column.
+
+    of_row : (num_nodes,) int64, of_column : (num_features,) int64
+    """
+
+    of_row: np.ndarray
+    of_column: np.ndarray
+
+    def fitted_on(self, fit_mask: np.ndarray) -> np.ndarray:
+        """`fit_mask`, and all rows of the types that have none in it."""
+        has_any = np.bincount(self.of_row[fit_mask], minlength=1 + int(self.of_row.max())) > 0
+        return fit_mask | ~has_any[self.of_row]
+
+    def counts(self, fit_mask: np.ndarray) -> np.ndarray:
+        """Rows of `fit_mask` of each column's type, (num_features,) int64."""
+        of_type = np.bincount(self.of_row[fit_mask], minlength=1 + int(self.of_row.max()))
+        return np.maximum(1, of_type[self.of_column])
+
+    def own(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+        """Values of some rows, with zeros in the columns of other types than the row's."""
+        return np.where(self.of_row[rows][:, None] == self.of_column, values, values.dtype.type(0))
 
 
 @dataclass(frozen=True)
@@ -82,7 +106,8 @@ Features: TypeAlias = np.ndarray | scipy.sparse.csr_matrix | RowFile | FeatureRo
 
 
 def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray,
-                     options: SourceOptions, name: str) -> tuple[Features, tuple[str, ...]]:
+                     options: SourceOptions, name: str, types: ColumnTypes | None = None
+                     ) -> tuple[Features, tuple[str, ...]]:
     """Choose, clean and normalize the features as the options say.
 
     Parameters
@@ -116,8 +141,9 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
         remarks.append(f"feature rows were scaled to unit sum of absolute values{reason}")
     elif normalization == "standard":
         task = options.progress("normalizing features", 2 * features.shape[0])
-        features = standardize_columns(features, train_mask, task)
-        remarks.append(f"feature columns were standardized on the training nodes{reason}")
+        features = standardize_columns(features, train_mask, task, types)
+        of_types = "" if types is None else ", and those of types without any on all their nodes"
+        remarks.append(f"feature columns were standardized on the training nodes{of_types}{reason}")
     return features, tuple(remarks)
 
 
@@ -225,20 +251,37 @@ def normalize_rows(features: Features, task: ProgressTask = SILENT) -> Features:
     return features.treated(partial(divided_rows, np.where(total > 0, total, 1)))
 
 
-def standardize_columns(features: Features, fit_mask: np.ndarray, task: ProgressTask = SILENT) -> FeatureRows:
+def standardize_columns(features: Features, fit_mask: np.ndarray, task: ProgressTask = SILENT,
+                        types: ColumnTypes | None = None) -> FeatureRows:
     """Shift and scale each column to mean 0 and variance 1 over the rows of `fit_mask`; a constant column is only
-    shifted.
+    shifted. With `types`, columns are fitted on rows of their type, rows of other types keep their zeros, and a constant
+    column, such as the ones of a type without features, stays as it is.
 
     `task` advances by rows of two passes. Sparse features become dense, block by block.
     """
     features = _rows_of(features)
-    count = max(1, int(np.count_nonzero(fit_mask)))
-    blocks = list(_row_blocks(*features.shape))
-    mean = sum(_fit_rows(features, fit_mask, rows, task).sum(axis=0) for rows in blocks) / count
-    variance = sum(_squares(_fit_rows(features, fit_mask, rows, task), mean).sum(axis=0) for rows in blocks) / count
-    deviation = np.sqrt(variance)
-    scale = 1 / np.where(deviation > 1e-12 * np.maximum(1, np.abs(mean)), deviation, 1)
-    return features.treated(partial(scaled_columns, mean, scale))
+    fit_mask = fit_mask if types is None else types.fitted_on(fit_mask)
+    count = max(1, int(np.count_nonzero(fit_mask))) if types is None else types.counts(fit_mask)
+
+    def sums(squared_from: np.ndarray | None = None) -> np.ndarray:
+        total = np.zeros(features.shape[1])
+        for rows in _row_blocks(*features.shape):
+            task.advance(rows.stop - rows.start)
+            values = features[rows][fit_mask[rows]].astype(np.float64)
+            if squared_from is not None:
+                values -= squared_from
+                np.square(values, out=values)
+            fitted = np.flatnonzero(fit_mask[rows]) + rows.start
+            total += (values if types is None else types.own(values, fitted)).sum(axis=0)
+        return total
+
+    mean = sums() / count
+    deviation = np.sqrt(sums(mean) / count)
+    varies = deviation > 1e-12 * np.maximum(1, np.abs(mean))
+    scale = 1 / np.where(varies, deviation, 1)
+    mean = mean if types is None else np.where(varies, mean, 0)
+    scaled = features.treated(partial(scaled_columns, mean, scale))
+    return scaled if types is None else scaled.treated(types.own)
 
 
 def zero_non_finite(features: Features) -> tuple[Features, int]:
@@ -252,16 +295,6 @@ def zero_non_finite(features: Features) -> tuple[Features, int]:
         if is_sparse and is_bad.any():
             values[rows][is_bad] = 0
     return (features if is_sparse or not count else _rows_of(features).treated(finite_rows)), count
-
-
-def _fit_rows(features: FeatureRows, fit_mask: np.ndarray, rows: slice, task: ProgressTask) -> np.ndarray:
-    task.advance(rows.stop - rows.start)
-    return features[rows][fit_mask[rows]].astype(np.float64)
-
-
-def _squares(values: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    values -= mean
-    return np.square(values, out=values)
 
 
 def _as_float32(features: Features) -> Features:

@@ -24,7 +24,7 @@ from hpcgnn.data.assemble import (
 from hpcgnn.data.cleaning import CleanGraph, TypedEdges, build_csr, build_typed_csr, check_weights
 from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
 from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.features import Features
+from hpcgnn.data.features import ColumnTypes, Features
 from hpcgnn.data.hold_out import links_of
 from hpcgnn.data.ids import NodeRows, ids_of_ends, numbers_of_ends, renumbered
 from hpcgnn.data.labels import UNKNOWN, Labels, read_labels
@@ -190,16 +190,26 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         rows = NodeRows(given.row_name, given.name)
         if len(rows) != num_nodes:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
-    name = None if rows is None else rows.names
+    name, types = None if rows is None else rows.names, _column_types(given, num_nodes)
     if labels is None and options.make_labels is not None:
-        made = assemble_made_dataset(given.name, graph, given.features, options, name, given.origins, held_out)
+        made = assemble_made_dataset(given.name, graph, given.features, options, name, given.origins, held_out,
+                                     types)
         return with_types(made, given.node_types, given.type_columns)
     if labels is None:
         labels = _no_labels(given, num_nodes, held_out is not None or options.holds_out)
         given = replace(given, splits=None)
     masks = None if given.splits is None else read_splits(given.splits, num_nodes, given.name, rows, given.split_column)
-    dataset = assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out)
+    dataset = assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out,
+                               types)
     return with_types(dataset, given.node_types, given.type_columns)
+
+
+def _column_types(given: GivenGraph, num_nodes: int) -> ColumnTypes | None:
+    """The type of each row and column, if each type has columns of its own."""
+    counts = [count for _, count in given.node_types]
+    if given.features is None or sum(counts) != num_nodes or sum(given.type_columns) != given.features.shape[1]:
+        return None
+    return ColumnTypes(*(np.repeat(np.arange(len(counts)), sizes) for sizes in (counts, given.type_columns)))
 
 
 def _cleaned(given: GivenGraph, source: Ends, target: Ends, num_nodes: int, options: SourceOptions) -> CleanGraph:

@@ -57,6 +57,7 @@ class DistributedModel(Distributed):
             self._types = NodeTypes.of(info, self._name)
             check_kinds(module, self._types)
         self._make_weights(info)
+        _fill_unset(module)
         # GPSConv takes batch; PerformerProjection sums over nodes.
         self._global = [place for place, part in module.named_modules() if type(part).__module__.startswith(PYG)
                         and type(part).__name__ in ("GPSConv", "PerformerProjection")]
@@ -303,6 +304,14 @@ class DistributedModel(Distributed):
         finally:
             for part, mode in modes:
                 part.training = mode
+
+
+def _fill_unset(module: nn.Module) -> None:
+    """Fill RGATConv's `l2`, which PyTorch Geometric leaves as memory was, with the value that it computes for it."""
+    for part in module.modules():
+        is_rgat = type(part).__name__ == "RGATConv" and type(part).__module__.startswith(PYG)
+        if is_rgat and not part.l2.isfinite().all():
+            nn.init.constant_(part.l2, 1 / part.out_channels)
 
 
 def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool = False) -> DistributedModel:

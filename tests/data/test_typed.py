@@ -69,6 +69,18 @@ def test_each_type_has_its_own_columns_and_one_of_ones_without_features():
     np.testing.assert_array_equal(features.toarray(), expected)
 
 
+def test_standardized_columns_are_fitted_on_nodes_of_their_type():
+    given = graph_of(hetero())
+    made = finish_dataset(given, SourceOptions(normalize_features="standard"))
+    expected = np.zeros((9, 6), np.float32)
+    # Papers 0 and 1 are for training; no author is, so both fit; the ones of venues are constant.
+    fit = PAPERS[:2].astype(np.float64)
+    expected[:4, :2] = (PAPERS - fit.mean(0)) / fit.std(0)
+    expected[4:6, 2:5] = (AUTHORS - AUTHORS.mean(0)) / AUTHORS.std(0)
+    expected[6:, 5] = 1
+    np.testing.assert_allclose(np.asarray(made.features[:]), expected, rtol=1e-6, atol=1e-6)
+
+
 def test_other_types_have_no_labels_and_are_in_no_split():
     given = graph_of(hetero())
     assert labels_of(given) == [2, 0, 1, 0, -1, -1, -1, -1, -1]

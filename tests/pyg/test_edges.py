@@ -230,6 +230,13 @@ def gathered(model, graph, comm):
     return np.concatenate(comm.allgather(model(graph, graph.x).detach().numpy()))[np.argsort(ids)]
 
 
+def test_weights_that_are_left_as_memory_was_are_filled():
+    model = TwoLayers(OF_RELATIONS["RGATConv"], ("edge_type",))
+    torch.nn.init.constant_(model.first.l2, float("nan"))
+    distribute(model)
+    assert (model.first.l2 == 1 / model.first.out_channels).all()
+
+
 @pytest.mark.parallel([2, 3])
 def test_what_is_dropped_of_edges_is_the_same_on_any_number_of_ranks(typed_graph):
     whole, alone = typed_graph(), typed_graph(comm=MPI.COMM_SELF)
