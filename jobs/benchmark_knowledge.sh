@@ -5,8 +5,8 @@
 #   HPCGNN_BENCHMARK_GRAPHS     default: "fb15k237 wn18rr"
 #   HPCGNN_BENCHMARK_RANKS      of the trainings that send messages, default: 2; float32 runs on one rank, too
 #   HPCGNN_BENCHMARK_BITS       default: "32 8 4 2"
-#   HPCGNN_BENCHMARK_SETTINGS   of ComplEx, as in "epochs=1000 dim=200"
-#   HPCGNN_BENCHMARK_RGCN       of R-GCN, in the same form; hidden= is a width
+#   HPCGNN_BENCHMARK_SETTINGS   of ComplEx, as in "epochs=3000 dim=300"; default: none, which takes the example's
+#   HPCGNN_BENCHMARK_RGCN       of R-GCN; default: the words after of_rgcn= below
 #   HPCGNN_BENCHMARK_EPOCHS     of ComplEx and R-GCN of PyTorch Geometric, default: "50 5"; 0 leaves one out
 #   HPCGNN_BENCHMARK_OUT        default: runs/benchmark-knowledge; finished runs are not repeated
 set -euo pipefail
@@ -15,9 +15,11 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source=jobs/benchmark_setup.sh
 source "$here/benchmark_setup.sh"
 read -ra graphs <<<"${HPCGNN_BENCHMARK_GRAPHS:-fb15k237 wn18rr}"
-read -ra widths <<<"${HPCGNN_BENCHMARK_BITS:-32 8 4 2}"
+read -ra widths <<<"${HPCGNN_BENCHMARK_BITS-32 8 4 2}"
 read -ra settings <<<"${HPCGNN_BENCHMARK_SETTINGS:-}"
-read -ra of_rgcn <<<"${HPCGNN_BENCHMARK_RGCN:-}"
+of_rgcn="layers=1 hidden=200 node_embedding=200 num_bases=4 dropout=0 edge_dropout=0.4 decoder=distmult link_share=0.03"
+of_rgcn+=" negatives=2048 n3=0.01 lr=0.02 schedule=cosine epochs=500 eval_every=100"
+read -ra of_rgcn <<<"${HPCGNN_BENCHMARK_RGCN:-$of_rgcn}"
 read -ra epochs <<<"${HPCGNN_BENCHMARK_EPOCHS:-50 5}"
 ranks=${HPCGNN_BENCHMARK_RANKS:-2}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-knowledge}
@@ -28,7 +30,7 @@ complex() {
         out="$3" overwrite=true
 }
 rgcn() {
-    hpcgnn_mpirun "$2" hpcgnn train "data/shards/$1-knowledge-p$2" --task links --model rgcn --set schedule=cosine \
+    hpcgnn_mpirun "$2" hpcgnn train "data/shards/$1-knowledge-p$2" --task links --model rgcn \
         "${of_rgcn[@]/#/--set=}" "${@:4}" --out "$3" --overwrite
 }
 
