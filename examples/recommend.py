@@ -23,21 +23,26 @@ from hpcgnn.training.evaluate import evaluate
 
 
 class LightGCN(torch.nn.Module):
-    """Sums a table's rows with `layers` propagations of them; the score of a link is a cosine by a temperature."""
+    """Sums a table's rows with `layers` propagations of them; the score of a link is a cosine by a temperature.
 
-    def __init__(self, graph, dim, layers, temperature, seed):
+    Cosines forget how many users an item has, so evaluations multiply them by (degrees of both ends)**popularity.
+    """
+
+    def __init__(self, graph, dim, layers, temperature, popularity, seed):
         super().__init__()
-        self.layers, self.temperature = layers, temperature
+        self.layers, self.temperature, self.popularity = layers, temperature, popularity
         self.table = hpcgnn.NodeEmbedding(graph, dim, seed)
         self.table.weight.data *= 0.1
 
     def forward(self, graph, x):
         # (D^-1/2 A D^-1/2)^k = D^1/2 (D^-1 A)^k D^-1/2: layers are means over neighbors, and a cosine needs no D^1/2.
-        mean = total = self.table(graph.node_index) / graph.inner_degree.clamp(min=1).sqrt()[:, None]
+        degree = graph.inner_degree.clamp(min=1)[:, None]
+        mean = total = self.table(graph.node_index) / degree.sqrt()
         for _ in range(self.layers):
             mean = graph.aggregate(graph.halo(mean), "mean")
             total = total + mean
-        return functional.normalize(total) / self.temperature**0.5
+        rows = functional.normalize(total) / self.temperature**0.5
+        return rows if self.training else rows * degree**self.popularity
 
 
 def prepare(archive, shards, num_parts, user_share=0.0):
@@ -56,13 +61,13 @@ def prepare(archive, shards, num_parts, user_share=0.0):
                       **held)
 
 
-def train(shards, dim=64, layers=3, temperature=0.1, **settings):
+def train(shards, dim=64, layers=3, temperature=0.1, popularity=0.2, **settings):
     """Train with settings of `hpcgnn train`."""
     graph = hpcgnn.open(shards)
     settings = {"candidates": "label", "ask": "targets", "score": "recall@20", "link_share": 0.03, "negatives": 4096,
                 "optimizer": "adamw", "lr": 0.01, "weight_decay": 2.0, "schedule": "cosine", "epochs": 2000,
                 "eval_every": 200, **settings}
-    model = LightGCN(graph, dim, layers, temperature, settings.get("seed", 0))
+    model = LightGCN(graph, dim, layers, temperature, popularity, settings.get("seed", 0))
     return hpcgnn.fit(model, graph, task="links", **settings)
 
 
