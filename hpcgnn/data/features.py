@@ -262,10 +262,11 @@ def standardize_columns(features: Features, fit_mask: np.ndarray, task: Progress
     features = _rows_of(features)
     fit_mask = fit_mask if types is None else types.fitted_on(fit_mask)
     count = max(1, int(np.count_nonzero(fit_mask))) if types is None else types.counts(fit_mask)
+    blocks = list(_row_blocks(*features.shape))
 
     def sums(squared_from: np.ndarray | None = None) -> np.ndarray:
         total = np.zeros(features.shape[1])
-        for rows in _row_blocks(*features.shape):
+        for rows in blocks:
             task.advance(rows.stop - rows.start)
             values = features[rows][fit_mask[rows]].astype(np.float64)
             if squared_from is not None:

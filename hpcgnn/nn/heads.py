@@ -34,16 +34,16 @@ def scored(outputs: Outputs) -> torch.Tensor:
     return entries[SCORED] if SCORED in entries else next(head for name, head in entries.items() if name != TERM)
 
 
-def added_term(outputs: Outputs, num_rows: float, num_ranks: int) -> torch.Tensor | float:
-    """This rank's share of the term that a model adds to its loss; 0 without one.
+def with_term(loss: torch.Tensor, outputs: Outputs, num_rows: float, num_ranks: int) -> torch.Tensor:
+    """The loss with this rank's share of the term that a model adds to it, if it does.
 
     One value per row: the sum over this rank's rows, divided by `num_rows`, the rows of all ranks. One number, which
     all ranks have alike: an equal share for each rank.
     """
     term = outputs.get(TERM) if isinstance(outputs, Mapping) else None
     if term is None:
-        return 0.0
-    return term.float().sum() / num_rows if term.dim() else term.float() / num_ranks
+        return loss
+    return loss + (term.float().sum() / num_rows if term.dim() else term.float() / num_ranks)
 
 
 def check_entries(outputs: Outputs, num_rows: int, name: str) -> None:

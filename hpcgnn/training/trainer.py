@@ -22,7 +22,7 @@ from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.methods.controller import Decision
 from hpcgnn.nn.distributed import plain
-from hpcgnn.nn.heads import added_term
+from hpcgnn.nn.heads import with_term
 from hpcgnn.ops.adam import StepCheck, UnreadCheck
 from hpcgnn.ops.counter import SUM, CounterKey
 from hpcgnn.run.launch import together
@@ -129,7 +129,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
         loss_sum = objective.of_model(model).loss_sum(outputs, "train", graph)
         loss = loss_sum / (objective.mean_rows["train"] / moment.num_steps)
     num_rows = graph.num_nodes if graph.current_pass.hops_left is None else objective.num_global["train"]
-    loss = loss + added_term(outputs, num_rows / moment.num_steps, comm.size)
+    loss = with_term(loss, outputs, num_rows / moment.num_steps, comm.size)
     del outputs      # so that the backward pass can free them
     loss = hooks_of(model).with_penalty(loss, comm.size)
     if loss.requires_grad:      # else every weight is frozen, and `collect` raises an error
