@@ -254,8 +254,8 @@ def normalize_rows(features: Features, task: ProgressTask = SILENT) -> Features:
 def standardize_columns(features: Features, fit_mask: np.ndarray, task: ProgressTask = SILENT,
                         types: ColumnTypes | None = None) -> FeatureRows:
     """Shift and scale each column to mean 0 and variance 1 over the rows of `fit_mask`; a constant column is only
-    shifted. With `types`, columns are fitted on rows of their type, rows of other types keep their zeros, and a constant
-    column, such as the ones of a type without features, stays as it is.
+    shifted. With `types`, columns are fitted on rows of their type, and rows of other types keep their zeros; then a
+    constant column, such as the ones of a type without features, stays as it is.
 
     `task` advances by rows of two passes. Sparse features become dense, block by block.
     """

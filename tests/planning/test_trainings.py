@@ -64,8 +64,8 @@ def test_a_plan_counts_the_weights_of_every_model(model, more):
     if model not in models or (model == "sgc" and "norm" in more):
         pytest.skip("the settings refuse this")
     config = TrainConfig.of(model=model, layers=3, hidden=8, **more)
-    built = Recipe().build(config, SimpleNamespace(num_features=12, num_classes=4, relation_names="abcde",
-                                                    node_types=()))
+    info = SimpleNamespace(num_features=12, num_classes=4, relation_names="abcde", node_types=())
+    built = Recipe().build(config, info)
     assert size_of(config, 12, 4, num_relations=5).num_weights == sum(one.numel() for one in built.parameters())
 
 
