@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from mpi4py import MPI
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from hpcgnn.config import LINK_DECODER
@@ -110,19 +112,22 @@ class LinkObjective(Objective):
         """Loss of the edges that ask some questions, which have `queries`, (num_questions, dim)."""
         matrix = asked.adjacency.matrix
         products = _EdgeProducts.apply(queries, rows[:matrix.num_columns], asked.adjacency)
-        step, total = max(1, MOST_PRODUCTS // self.num_drawn), products.new_zeros(())
-        first = np.arange(0, matrix.num_rows, step)
         degree = (matrix.end - matrix.begin).astype(np.int64)
-        sizes = np.add.reduceat(degree, first).tolist() if len(first) else []
         of_answer = self._class_of_rows(graph)[torch.from_numpy(matrix.indices).long().to(rows.device)]
         number = self._numbers(asked, degree, graph)
-        question = torch.from_numpy(np.repeat(np.arange(matrix.num_rows) % step, degree)).to(rows.device)
-        blocks = zip(queries.split(step), products.split(sizes), question.split(sizes), of_answer.split(sizes),
-                     number.split(sizes), strict=True)
-        for block in blocks if matrix.num_rows else ():
-            if len(block[1]):
-                total = total + _OfBlock.apply(self._of_block, drawn, *block[:2], drawn.rows, *block[2:])
-        return total
+        question = torch.from_numpy(np.repeat(np.arange(matrix.num_rows), degree)).to(rows.device)
+        first = np.arange(0, matrix.num_rows, max(1, MOST_PRODUCTS // self.num_drawn))
+        of_questions = np.append(first, matrix.num_rows)
+        of_edges = np.concatenate([[0], np.cumsum(degree)])[of_questions]
+        blocks = [(slice(*ends), slice(*edges)) for ends, edges in zip(pairwise(of_questions.tolist()),
+                                                                       pairwise(of_edges.tolist()), strict=True)]
+
+        def loss_of(queries: torch.Tensor, products: torch.Tensor, drawn_rows: torch.Tensor, start: int,
+                    edges: slice) -> torch.Tensor:
+            return self._of_block(drawn._replace(rows=drawn_rows), queries, products, question[edges] - start,
+                                  of_answer[edges], number[edges])
+        return _ByBlock.apply(loss_of, [block for block in blocks if block[1].start < block[1].stop], queries, products,
+                              drawn.rows)
 
     def _of_block(self, drawn: Drawn, queries: torch.Tensor, products: torch.Tensor, question: torch.Tensor,
                   of_answer: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
@@ -165,23 +170,36 @@ class LinkObjective(Objective):
             self.labels.device)
 
 
-class _OfBlock(torch.autograd.Function):
-    """`function` of a block of questions. Its gradients are made at once, so no product is kept or made again."""
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+class _ByBlock(torch.autograd.Function):
+    """The loss of blocks of questions and their edges. Gradients are made with it, so no product is kept or made again.
+    """
 
     @staticmethod
-    def forward(ctx, function: Callable[..., torch.Tensor], drawn: Drawn, queries: torch.Tensor,
-                products: torch.Tensor, drawn_rows: torch.Tensor, *of_edges: torch.Tensor) -> torch.Tensor:
-        if not any(ctx.needs_input_grad):
-            return function(drawn, queries, products, *of_edges)
-        with torch.enable_grad():
-            inputs = [tensor.detach().requires_grad_() for tensor in (queries, products, drawn_rows)]
-            loss = function(drawn._replace(rows=inputs[2]), *inputs[:2], *of_edges)
-        ctx.save_for_backward(*torch.autograd.grad(loss, inputs))
-        return loss.detach()
+    def forward(ctx, loss_of: Callable[..., torch.Tensor], blocks: list[tuple[slice, slice]], queries: torch.Tensor,
+                products: torch.Tensor, drawn_rows: torch.Tensor) -> torch.Tensor:
+        total, is_needed = products.new_zeros(()), any(ctx.needs_input_grad)
+        gradients = [torch.zeros_like(tensor) for tensor in (queries, products, drawn_rows) if is_needed]
+        for questions, edges in blocks:
+            inputs = [tensor.detach().requires_grad_(is_needed)
+                      for tensor in (queries[questions], products[edges], drawn_rows)]
+            # What a block keeps is freed with it, so that no hook of the forward pass counts or stores it.
+            with torch.set_grad_enabled(is_needed), saved_tensors_hooks(_itself, _itself):
+                loss = loss_of(*inputs, questions.start, edges)
+            if is_needed:
+                of_queries, of_products, of_rows = torch.autograd.grad(loss, inputs)
+                gradients[0][questions], gradients[1][edges] = of_queries, of_products
+                gradients[2] += of_rows
+            total += loss.detach()
+        ctx.save_for_backward(*gradients)
+        return total
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return None, None, *(gradient * of_input for of_input in ctx.saved_tensors), None, None, None
+        return None, None, *(gradient * of_input for of_input in ctx.saved_tensors)
 
 
 class _EdgeProducts(torch.autograd.Function):

@@ -198,7 +198,8 @@ def _of_links(size: ModelSize, loads: PartLoads) -> tuple[np.ndarray, np.ndarray
     questions = sum(rows * num_kinds * (1 - (1 - 1 / num_kinds) ** (loads.num_edges / np.maximum(rows, 1)))
                     for rows in (loads.num_inner, known))
     structure = 2 * BYTES_OF_A_LINK * loads.num_edges + BYTES_A_QUESTION * questions * (size.num_relations > 0)
-    tables = ROWS_OF_A_DECODER * questions * (size.decoder_weights > 0) + known
+    of_question = 1 + (ROWS_OF_A_DECODER + (size.num_relations > 0)) * (size.decoder_weights > 0)
+    tables = of_question * questions + known + 2 * size.num_drawn
     return structure, 2 * BYTES_OF_A_PRODUCT * loads.num_edges + FLOAT * size.out_dim * tables
 
 
@@ -392,8 +393,8 @@ BYTES_A_ARC = 8            # by destination and by source
 BYTES_OF_RELATIONS = 16    # per edge: its scale by destination, scale and relation by source, its end by source again
 BYTES_OF_A_LINK = 16       # per edge and end: answers by question and by node, and the place of one in the other
 BYTES_A_QUESTION = 16      # its node and its relation
-BYTES_OF_A_PRODUCT = 28    # per edge and end: the product, its question, the answer's class and a number
-ROWS_OF_A_DECODER = 3      # per question: its node, its relation and the query
+BYTES_OF_A_PRODUCT = 4     # per edge and end: the gradient of the product
+ROWS_OF_A_DECODER = 2      # per question: its relation and the query, beside the query's gradient
 BYTES_A_COPY = 8           # per edge: its place among parallel ones, by which edges are dropped
 BYTES_A_ROW = 32           # ids, degrees, CSR offsets by destination and by source, a scale
 BYTES_A_LISTED_ROW = 16    # per row of a message: id, local row, place in the whole list

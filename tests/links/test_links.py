@@ -433,7 +433,7 @@ def test_a_recommender_trains_on_ranks_as_on_one(shared_path):
 
     def trained(comm):
         graph = hpcgnn.open(shared_path / f"p{comm.size}", comm=comm)
-        return hpcgnn.fit(example["LightGCN"](graph, 8, 2, 0.2, seed=0), graph, task="links", candidates="label",
+        return hpcgnn.fit(example["LightGCN"](graph, 8, 2, 0.2, 0.2, seed=0), graph, task="links", candidates="label",
                           ask="targets", score="recall@3", negatives=DRAWN, link_share=0.5, epochs=30, eval_every=30,
                           lr=0.05, out=shared_path / f"run{comm.size}")
 
