@@ -157,6 +157,9 @@ class TrainConfig:
     ask: str = setting("both", "End of a held-out link that is searched for in evaluations: its target, its source, "
                        "or both, one after the other.", ("both", "targets", "sources"), tasks=(LINKS,),
                        group=LINK_TRAINING, flag="none")
+    asked_label: int = setting(-1, "Label of the nodes that a training asks for their links' other ends, such as users "
+                               "that are asked for items; -1 asks all nodes.", low=-1, tasks=(LINKS,),
+                               group=LINK_TRAINING, flag="none")
     candidates: str = setting("all", "Nodes among which a link's end is searched for, and drawn: all, or those with "
                               "its own label (label), such as the items of a shop's users.", ("all", "label"),
                               tasks=(LINKS,), group=LINK_TRAINING, flag="none")

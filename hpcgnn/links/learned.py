@@ -95,6 +95,7 @@ class LearnedLinks:
     edge_type : (num_edges,) int32 or None
     num_rows : int                     inner and halo rows
     about : (bool, bool)               whether edges ask for their sources, and whether for their targets
+    is_asked : (num_inner,) bool       targets that are asked for sources; None asks all
     """
 
     indptr: np.ndarray
@@ -103,6 +104,7 @@ class LearnedLinks:
     relations: Relations
     num_rows: int
     about: tuple[bool, bool]
+    is_asked: np.ndarray | None = None
 
     @cached_property
     def asked(self) -> list[Asked]:
@@ -110,12 +112,14 @@ class LearnedLinks:
         return [way() for way in ways]
 
     def _about_sources(self) -> Asked:
-        if self.edge_type is None:
+        if self.edge_type is None and self.is_asked is None:
             return Asked(self._adjacency(self.indptr, self.indices), None, None, True, self.num_rows)
-        relation = self.edge_type.astype(np.int64)
+        target = self._target
+        relation = np.zeros(len(target), np.int64) if self.edge_type is None else self.edge_type.astype(np.int64)
         if self.relations.has_reverses:
-            return self._grouped(self._target, self.indices, self.relations.reverse(relation), False)
-        return self._grouped(self._target, self.indices, relation, True)
+            relation = self.relations.reverse(relation)
+        kept = slice(None) if self.is_asked is None else self.is_asked[target]
+        return self._grouped(target[kept], self.indices[kept], relation[kept], not self.relations.has_reverses)
 
     def _about_targets(self) -> Asked:
         if self.edge_type is not None:

@@ -58,15 +58,20 @@ class LinkTask:
         holds_both_ways = relations.has_reverses if relations.number else is_symmetric
         about = holds_both_ways or config.ask != TARGETS, not holds_both_ways and config.ask != SOURCES
         rows = {split: torch.arange(part.num_inner if split == "train" else 0, device=device) for split in SPLITS}
+        is_asked = together(comm, lambda: self._asked_rows(part, about))
+        num_asked = info.num_edges * sum(about)
+        if is_asked is not None:
+            num_asked = comm.allreduce(int(np.diff(part.indptr)[is_asked].sum()))
+            together(comm, lambda: self._check_asked(num_asked))
         return LinkObjective(
             torch.from_numpy(labels).to(device), rows,
             {"train": info.num_edges, "val": info.num_val_links, "test": info.num_test_links}, LINKS, _no_loss, comm,
             torch.from_numpy(part.inner_id.astype(np.int64)).to(device), {},
-            {"train": float(info.num_edges * sum(about)), "val": 1.0, "test": 1.0},
+            {"train": float(num_asked), "val": 1.0, "test": 1.0},
             questions=questions_of(comm, part, is_symmetric, config.ask, relations), num_drawn=config.negatives,
             kind=config.link_loss, n3=config.n3, share=config.link_share, num_of_class=tuple(counts.tolist()),
             links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations, part.num_inner + part.num_halo,
-                               about))
+                               about, is_asked))
 
     def finish_model(self, comm: MPI.Comm, model: nn.Module, graph: LocalGraph) -> None:
         """Collective: give a model its decoder, as `link_decoder`, unless it brings one.
@@ -120,13 +125,31 @@ class LinkTask:
             raise TrainingError(f"{self._info.name} has no edge, and edges are the links that a model learns")
         if self._config.candidates != BY_LABEL:
             return np.zeros(part.num_inner, np.int64)
+        return self._labels(part, "candidates label", "candidates=all")
+
+    def _asked_rows(self, part: Partition, about: tuple[bool, bool]) -> np.ndarray | None:
+        """The rows of this rank that are asked, (num_inner,) bool; None asks all."""
+        label = self._config.asked_label
+        if label < 0:
+            return None
+        if about[1]:
+            raise TrainingError(f"asked_label needs a graph whose edges all hold both ways, and {self._info.name} is "
+                                "directed; use ask=targets, or give it reverses by --symmetrize")
+        return self._labels(part, f"asked_label {label}", "asked_label=-1") == label
+
+    def _check_asked(self, num_asked: int) -> None:
+        if not num_asked:
+            raise TrainingError(f"asked_label is {self._config.asked_label}, and no node of {self._info.name} with this "
+                                "label has a link; choose another label")
+
+    def _labels(self, part: Partition, setting: str, remedy: str) -> np.ndarray:
         if self._info.task != CLASSES or self._info.num_classes > MOST_LABELS:
             found = KINDS[self._info.task] if self._info.task != CLASSES else f"of {self._info.num_classes:,} labels"
-            raise TrainingError(f"candidates label needs one label per node, of at most {MOST_LABELS:,}, and "
-                                f"{self._info.name} is {found}; use candidates=all")
+            raise TrainingError(f"{setting} needs one label per node, of at most {MOST_LABELS:,}, and "
+                                f"{self._info.name} is {found}; use {remedy}")
         if (part.labels < 0).any():
-            raise TrainingError(f"candidates label needs a label for every node, and {self._info.name} lacks some; "
-                                "label all nodes, or use candidates=all")
+            raise TrainingError(f"{setting} needs a label for every node, and {self._info.name} lacks some; "
+                                f"label all nodes, or use {remedy}")
         return part.labels
 
 
