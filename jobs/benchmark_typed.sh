@@ -3,7 +3,7 @@
 # tables. Finished trainings are not repeated, and each seed trains all splits before the next begins.
 #   HPCGNN_DATASETS             folder that holds the folder typed/ of the graphs' .npz files (docs/typed.md has the format)
 #   HPCGNN_BENCHMARK_GRAPHS     default: "acm dblp aminer freebase"
-#   HPCGNN_BENCHMARK_MODELS     rows of CONVOLUTIONS in jobs/typed_scores.py; default: "rgcn rgat"
+#   HPCGNN_BENCHMARK_MODELS     default: "rgcn rgat hgt"
 #   HPCGNN_BENCHMARK_SPLITS     labels of a class in training; default: "20 40 60"
 #   HPCGNN_BENCHMARK_SEEDS      default: "0 1 2 3 4 5 6 7 8 9"
 #   HPCGNN_BENCHMARK_OUT        default: runs/benchmark-typed
@@ -13,7 +13,7 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source=jobs/benchmark_setup.sh
 source "$here/benchmark_setup.sh"
 read -ra graphs <<<"${HPCGNN_BENCHMARK_GRAPHS:-acm dblp aminer freebase}"
-read -ra models <<<"${HPCGNN_BENCHMARK_MODELS:-rgcn rgat}"
+read -ra models <<<"${HPCGNN_BENCHMARK_MODELS:-rgcn rgat hgt}"
 read -ra splits <<<"${HPCGNN_BENCHMARK_SPLITS:-20 40 60}"
 seeds=${HPCGNN_BENCHMARK_SEEDS:-0 1 2 3 4 5 6 7 8 9}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-typed}
