@@ -65,8 +65,8 @@ def train(shards, dim=64, layers=3, temperature=0.1, popularity=0.1, **settings)
     """Train with settings of `hpcgnn train`; only users, label 0, are asked."""
     graph = hpcgnn.open(shards)
     settings = {"candidates": "label", "ask": "targets", "asked_label": 0, "score": "recall@20", "link_share": 0.06,
-                "negatives": 4096, "optimizer": "adamw", "lr": 0.01, "weight_decay": 2.0, "schedule": "cosine", "epochs": 2000,
-                "eval_every": 200, **settings}
+                "negatives": 4096, "optimizer": "adamw", "lr": 0.01, "weight_decay": 2.0, "schedule": "cosine",
+                "epochs": 2000, "eval_every": 200, **settings}
     model = LightGCN(graph, dim, layers, temperature, popularity, settings.get("seed", 0))
     return hpcgnn.fit(model, graph, task="links", **settings)
 
