@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from hpcgnn.planning.memory import KINDS
-from hpcgnn.planning.planner import Plan
+from hpcgnn.planning.planner import Plan, layout_remarks
 from hpcgnn.planning.predictions import Prediction
 from hpcgnn.planning.stages import STAGES, total
 from hpcgnn.run.output import size_text, time_text
@@ -88,7 +88,7 @@ def plan_text(plan: Plan) -> str:
     cuts = [f"cutting into {parts} parts and counting took {time_text(took)} here"
             for parts, took in plan.cut_seconds.items()]
     best, *others = plan.reasons
-    return fitted_text(tables, [f"recommended: {best}", *others, *cuts, *plan.remarks])
+    return fitted_text(tables, [f"recommended: {best}", *others, *layout_remarks(plan), *cuts, *plan.remarks])
 
 
 ZEROS = ("0", "0 B", "0 s")

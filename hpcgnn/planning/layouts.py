@@ -7,8 +7,8 @@ Example, four ranks in 2D: a rank has a quarter of the matrix, n / 2 x n / 2. It
 n / 4, and of the sums for n / 2 rows it receives n / 4: 2 (sqrt(P) - 1) times its own n / P rows. So 2D receives less
 than 1D where a part has more halo rows per row.
 
-All forms are derived here. They are lower bounds: nobody waits, packing and copies are free, and the product of a
-GraphSAGE with a node's own row sends nothing. The sum of the weights' gradients counts.
+All forms are derived here, as lower bounds: nobody waits, packing and copies are free, GraphSAGE's product with a
+node's own row sends nothing. The sum of the weights' gradients counts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Step(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A rank's epoch."""
+    """A rank's epoch; `cost` is its seconds, or its bytes where they are not known."""
 
     name: str
     grid: tuple[int, ...]
@@ -73,11 +73,15 @@ class Layout(NamedTuple):
     seconds: float           # of messages; nan if the network is not known
     memory_bytes: float      # of edges, rows with gradients, and the largest buffers
 
+    @property
+    def cost(self) -> float:
+        return self.received_bytes if math.isnan(self.seconds) else self.seconds
+
 
 def gather(group: int, stride: int, num_bytes: float, messages: float | None = None) -> Step:
     """Each of `group` ranks ends with `num_bytes`, a share of which was its own; a reduce-scatter costs the same."""
-    received, most = num_bytes * (group - 1) / group, math.ceil(math.log2(group))
-    return Step(stride * (group - 1) + 1, stride, received, messages or most)
+    received, fewest = num_bytes * (group - 1) / group, math.ceil(math.log2(group))
+    return Step(stride * (group - 1) + 1, stride, received, messages or fewest)
 
 
 def add_up(group: int, stride: int, num_bytes: float) -> list[Step]:
@@ -87,9 +91,8 @@ def add_up(group: int, stride: int, num_bytes: float) -> list[Step]:
 
 def step_seconds(step: Step, network: Network) -> float:
     """Latencies, and bytes by rate. A ring enters a node once; rings that interleave there share its interface."""
-    if step.span <= network.ranks_per_node:
-        latency, rate = network.within_latency, network.within_rate
-    else:
+    latency, rate = network.within_latency, network.within_rate
+    if step.span > network.ranks_per_node:
         shared = (network.nic_rate or math.nan) / min(step.sharing, network.ranks_per_node)
         latency, rate = network.between_latency, min(network.between_rate or math.nan, shared)
     return step.messages * (latency or math.nan) + step.received / (rate or math.nan)
@@ -106,16 +109,15 @@ def replicated(training: Training, copies: int, halo_rows: float, neighbors: flo
                network: Network | None = None) -> Layout:
     """1D (`copies` 1), and 1.5D: P / c parts of n c / P rows, each on c ranks.
 
-    A rank reads a c-th of its part's `halo_rows`, from `neighbors` ranks, and c ranks add up their sums: h / c +
-    2 (c - 1) n / P rows, forward and again backward. If all rows are read, h is n - n c / P, which gives the
-    n (P - c) / (P c) rows that CAGNET's code broadcasts.
+    A rank reads a c-th of its part's `halo_rows` h, from `neighbors` ranks, and c ranks add up their sums: h / c +
+    2 (c - 1) n / P rows, forward and again backward. CAGNET's code broadcasts all rows: h = n - n c / P.
     """
     ranks, rows, steps = training.ranks, training.nodes * copies / training.ranks, training.sum_of_weights
     for _, wide, _, sends in training.layers():
         one = training.row_bytes(wide)
         steps += 2 * sends * [Step(ranks, ranks, halo_rows / copies * one, neighbors), *add_up(copies, 1, rows * one)]
-    copied = 2 * FLOAT * (rows - training.nodes / ranks) * sum(training.columns)
-    memory = training.own_bytes + copied + FLOAT * max(training.columns) * halo_rows / copies
+    memory = (training.own_bytes + FLOAT * max(training.columns) * halo_rows / copies
+              + 2 * FLOAT * (rows - training.nodes / ranks) * sum(training.columns))
     return layout("1D" if copies == 1 else "1.5D", (ranks // copies, copies)[:copies], steps, memory, network)
 
 
@@ -140,8 +142,8 @@ def summa(training: Training, side: int, depth: int, network: Network | None = N
     Blocks of the matrix are n / q x n / (q c), of the rows n / (q c) x d / q. An aggregation broadcasts q blocks of
     edges along rows of the grid and q blocks of rows down its columns, and c layers add up and deal their sums; the
     product with W gathers whole rows. That is (2 (q - 1) + c - 1) n d / P values and (q - 1) / P of the edges, and
-    backward the same with the output's columns. Cheaper than the code: gathered rows serve W's gradient too, nothing
-    is transposed, and layers deal sums instead of giving them to all.
+    backward the same with the output's columns. The code sends more: it gathers again for W's gradient, transposes, and
+    gives sums to all layers.
     """
     nodes, steps = training.nodes, training.sum_of_weights
     for _, wide, out, sends in training.layers():
@@ -161,9 +163,8 @@ def tensor(training: Training, sizes: tuple[int, int, int], network: Network | N
 
     The axes have roles a, o, s. Edges are n / s x n / a, the input H n / a x d / o, A H n / s x d / o, W d / o x d' / a
     in s shares, the output n / s x d' / a, so the roles turn for the next layer. Forward, A H is added up over a, A H W
-    over o; backward, gradients of A H over a, of H over s. W is gathered twice, its gradient dealt. Without
-    `keeps_input` the input is gathered over s and its gradient dealt: these bytes are those of the public code's
-    performance/comm_model.py.
+    over o; backward, gradients of A H over a, of H over s. W is gathered twice, its gradient dealt. A learned input is
+    gathered over s, its gradient dealt: then bytes are those of the public code's performance/comm_model.py.
     """
     nodes, strides, memory, cuts = training.nodes, (sizes[1], 1, sizes[0] * sizes[1]), 0.0, set()
     steps: list[Step] = []
@@ -193,8 +194,7 @@ def best_layouts(training: Training, halo_ratio: dict[int, float], neighbors: fl
     copied = [replicated(training, copies, copies * rows * halo_ratio[ranks // copies], neighbors / copies, network)
               for copies in sides if copies**2 <= ranks and ranks // copies in halo_ratio]
     summas = [summa(training, side, ranks // side**2, network) for side in sides[1:] if ranks % side**2 == 0]
-    cost = attrgetter("received_bytes" if math.isnan(copied[0].seconds) else "seconds")
     tensors = [tensor(training, (x, y, ranks // x // y), network) for x in sides for y in sides if ranks // x % y == 0]
     families = [copied[:1], copied[1:], [edges_stay(training, side, ranks // side, network) for side in sides[1:-1]],
                 [one for one in summas if len(one.grid) == 2], [one for one in summas if len(one.grid) == 3], tensors]
-    return [min(family, key=cost) for family in families if family]
+    return [min(family, key=attrgetter("cost")) for family in families if family]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,7 @@ from hpcgnn.partition.owner import assign_owners
 from hpcgnn.partition.work import TrainingWork, hops_to_loss
 from hpcgnn.planning.cluster import Cluster, unmeasured
 from hpcgnn.planning.graphs import PlannedGraph, open_graph, within_batches
+from hpcgnn.planning.layouts import Layout, Training, best_layouts, replicated
 from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs, count_summed_pairs
 from hpcgnn.planning.messages import messages_of, read_method
 from hpcgnn.planning.model import ModelSize
@@ -38,9 +40,10 @@ from hpcgnn.planning.sampling import (
     scaled_loads,
 )
 from hpcgnn.planning.stages import EpochSeconds, total
-from hpcgnn.run.output import size_text
+from hpcgnn.run.output import size_text, time_text
 
 FORMAT = 1
+MARGIN = 1.5      # seconds of plans are within 50 % of trainings, see data/benchmarks/plan.md
 OF_LINKS = "seconds of links are those of the model alone, without the products of ends and drawn nodes"
 
 
@@ -108,7 +111,53 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "recommended": {"ranks": plan.best and plan.best.num_parts,
                             "method": plan.best and plan.best.messages.name, "reasons": plan.reasons},
             "remarks": plan.remarks, "cut_seconds": {str(parts): took for parts, took in plan.cut_seconds.items()},
-            "predictions": [_prediction_record(one) for one in plan.predictions]}
+            "predictions": [{**_prediction_record(one), "layouts": list(map(_layout_record, layouts_of(plan, one)))}
+                            for one in plan.predictions]}
+
+
+def _layout_record(layout: Layout) -> dict[str, Any]:
+    return {name: value for name, value in layout._asdict().items() if name != "seconds" or not math.isnan(value)}
+
+
+def layouts_of(plan: Plan, one: Prediction) -> list[Layout]:
+    """1D with the bytes of the run, then the cheapest grid of each other layout; see `hpcgnn.planning.layouts`.
+
+    1.5D is there if its number of parts is planned too. Empty where the forms don't hold: for models without the layers
+    of GCN or GraphSAGE, several steps, links, or one rank.
+    """
+    size, ranks = plan.size, one.num_parts
+    if not size.is_by_hand or size.num_steps > 1 or size.num_drawn or ranks == 1:
+        return []
+    training = Training(plan.sizes.nodes, plan.sizes.edges,
+                        (size.columns, *[size.hidden_dim] * (size.num_layers - 1), size.out_dim), ranks,
+                        one.messages.bits, size.linear_layers[0].is_input)
+    network = None if one.seconds is None else plan.cluster.network
+    halo_ratio = {other.num_parts: other.loads.halo_ratio for other in plan.predictions}
+    ours, *others = best_layouts(training, halo_ratio, len(one.loads.pairs.rows) / ranks, network)
+    weights = replicated(training, 1, 0.0, 0.0, network)
+    exchanges = math.nan if one.seconds is None else one.seconds.closed_form
+    return [ours._replace(received_bytes=weights.received_bytes + one.sent.total / ranks,
+                          seconds=weights.seconds + exchanges), *others]
+
+
+def layout_remarks(plan: Plan) -> list[str]:
+    """A sentence for each number of ranks where another layout costs less than 1 / MARGIN of 1D; else one for all."""
+    compared, better = "", {}
+    for one in plan.predictions:
+        for ours, *others in filter(None, [layouts_of(plan, one)]):
+            best = min(others, key=lambda layout: layout.cost)
+            compared, seconds = "bytes", ""
+            if one.seconds is not None:
+                compared, seconds = "seconds of messages", f" in {time_text(best.seconds)}"
+                seconds += f" instead of {time_text(ours.seconds)}"
+            if best.cost * MARGIN < ours.cost:
+                better.setdefault(one.num_parts, f"{one.num_parts} ranks with {one.messages.name} in another layout, "
+                                  f"{best.name} on {' x '.join(map(str, best.grid))} ranks, would each receive at "
+                                  f"least {size_text(best.received_bytes)} per epoch instead of "
+                                  f"{size_text(ours.received_bytes)}{seconds}; hpcgnn trains 1D only")
+    if compared and not better:
+        return [f"no 1.5D, 2D or 3D layout would need {MARGIN} times fewer {compared} than hpcgnn's 1D in these runs"]
+    return list(better.values())
 
 
 def _seconds_record(seconds: EpochSeconds) -> dict[str, Any]:

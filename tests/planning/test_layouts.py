@@ -136,7 +136,7 @@ def test_3d_receives_what_its_ranks_receive_forward_and_backward(sizes):
     ranks, places = Ranks(), list(itertools.product(*map(range, sizes)))
 
     def groups(axis):
-        return [[place[:axis] + (at,) + place[axis + 1:] for at in range(sizes[axis])]
+        return [[(*place[:axis], at, *place[axis + 1:]) for at in range(sizes[axis])]
                 for place in places if place[axis] == 0]
 
     def added(axis, parts):
@@ -204,7 +204,7 @@ def test_1d_and_15d_receive_what_their_ranks_receive(copies):
 
 
 def test_15d_without_a_cut_is_the_broadcasts_of_cagnet():
-    """8 ranks, 2 copies, blocks of 16 of 64 rows: a rank needs 2 blocks, one of which it has itself in half the cases."""
+    """8 ranks, 2 copies, blocks of 16 of 64 rows: a rank needs 2 blocks, and half of the ranks have one."""
     training = Training(64, 100, (5, 5), 8, keeps_input=False)
     found = replicated(training, 2, 64 - 16, 1.0).received_bytes - weight_bytes(training)
     assert found == pytest.approx(2 * 4 * 5 * (1.5 * 16 + 2 * 8))      # and an Allreduce of 16 rows over 2 ranks
@@ -257,9 +257,8 @@ def test_rings_that_interleave_on_a_node_share_its_interface():
 def test_halo_rows_of_a_random_cut():
     nodes, degree, parts = 20_000, 6, 16
     generator = np.random.default_rng(0)
-    owner, far = np.arange(nodes) % parts, []
-    for _ in range(degree):      # a random node of another part
-        far.append((owner + generator.integers(1, parts, nodes)) % parts)
+    owner = np.arange(nodes) % parts
+    far = [(owner + generator.integers(1, parts, nodes)) % parts for _ in range(degree)]      # random other parts
     halo = len(np.unique(np.concatenate(far) * nodes + np.tile(np.arange(nodes), degree)))
     # Degrees are all 6 here; with Poisson's, some nodes have none.
     assert halo / nodes == pytest.approx(15 * (1 - (14 / 15)**6), rel=0.01)
