@@ -34,15 +34,17 @@ class Training:
     ranks: int
     bits: int = 32                  # of a value of a row
     keeps_input: bool = True        # the input has no gradient, and its sums over neighbors are computed once
+    sent: tuple[int, ...] = ()      # columns that travel for each layer, if not those that it reads
 
     def row_bytes(self, columns: float) -> float:
         """Bytes of a row or a piece of it that travels alone; up to 8 bits have parameters."""
         return columns * self.bits / 8 + PARAMETER_BYTES * (self.bits <= MOST_PACKED)
 
-    def layers(self) -> Iterator[tuple[int, int, int, bool]]:
-        """Of each layer the number, columns in and out, and whether the rows that it reads travel."""
-        for number, (wide, out) in enumerate(zip(self.columns, self.columns[1:], strict=False)):
-            yield number, wide, out, number > 0 or not self.keeps_input
+    def layers(self) -> Iterator[tuple[int, int, int, int]]:
+        """Of each layer its number, and columns: in, out, and those that travel."""
+        columns = zip(self.columns, self.columns[1:], self.sent or self.columns, strict=False)
+        for number, (wide, out, sent) in enumerate(columns):
+            yield number, wide, out, 0 if number == 0 and self.keeps_input else sent
 
     @property
     def sum_of_weights(self) -> list[Step]:
@@ -101,8 +103,8 @@ def step_seconds(step: Step, network: Network) -> float:
 def layout(name: str, grid: tuple[int, ...], steps: list[Step], memory: float, network: Network | None) -> Layout:
     steps = [step for step in steps if step.received]
     seconds = math.nan if network is None else sum(step_seconds(step, network) for step in steps)
-    return Layout(name, grid, sum(step.received for step in steps), sum(step.messages for step in steps), seconds,
-                  memory)
+    received, messages = (sum(step[place] for step in steps) for place in (2, 3))
+    return Layout(name, grid, received, messages, seconds, memory)
 
 
 def replicated(training: Training, copies: int, halo_rows: float, neighbors: float,
@@ -113,9 +115,9 @@ def replicated(training: Training, copies: int, halo_rows: float, neighbors: flo
     2 (c - 1) n / P rows, forward and again backward. CAGNET's code broadcasts all rows: h = n - n c / P.
     """
     ranks, rows, steps = training.ranks, training.nodes * copies / training.ranks, training.sum_of_weights
-    for _, wide, _, sends in training.layers():
-        one = training.row_bytes(wide)
-        steps += 2 * sends * [Step(ranks, ranks, halo_rows / copies * one, neighbors), *add_up(copies, 1, rows * one)]
+    for *_, sent in training.layers():
+        one, times = training.row_bytes(sent), 2 * bool(sent)
+        steps += times * [Step(ranks, ranks, halo_rows / copies * one, neighbors), *add_up(copies, 1, rows * one)]
     memory = (training.own_bytes + FLOAT * max(training.columns) * halo_rows / copies
               + 2 * FLOAT * (rows - training.nodes / ranks) * sum(training.columns))
     return layout("1D" if copies == 1 else "1.5D", (ranks // copies, copies)[:copies], steps, memory, network)
@@ -124,14 +126,13 @@ def replicated(training: Training, copies: int, halo_rows: float, neighbors: flo
 def edges_stay(training: Training, high: int, wide: int, network: Network | None = None) -> Layout:
     """2D where edges never travel: rank (i, j) of a grid of `high` x `wide` keeps block (i, j) of the matrix.
 
-    It gathers n / wide whole rows down its column; sums for n / high rows are added up and dealt along its row:
-    (high + wide - 2) n / P rows, forward and again backward. Block column j of the matrix has the j-th piece of every
-    block row, so sums are where the next layer gathers them.
+    It gathers n / wide rows down its column; sums for n / high rows are added up and dealt along its row: in all
+    (high + wide - 2) n / P rows, both ways. Block column j has the j-th piece of every block row, as the sums do.
     """
     nodes, steps = training.nodes, training.sum_of_weights
-    for _, columns, _, sends in training.layers():
-        one = training.row_bytes(columns)
-        steps += 2 * sends * [gather(high, wide, nodes / wide * one), gather(wide, 1, nodes / high * one)]
+    for *_, sent in training.layers():
+        one = training.row_bytes(sent)
+        steps += 2 * bool(sent) * [gather(high, wide, nodes / wide * one), gather(wide, 1, nodes / high * one)]
     memory = training.own_bytes + FLOAT * max(training.columns) * nodes * (1 / wide + 1 / high)
     return layout("2D", (high, wide), steps, memory, network)
 
@@ -141,19 +142,18 @@ def summa(training: Training, side: int, depth: int, network: Network | None = N
 
     Blocks of the matrix are n / q x n / (q c), of the rows n / (q c) x d / q. An aggregation broadcasts q blocks of
     edges along rows of the grid and q blocks of rows down its columns, and c layers add up and deal their sums; the
-    product with W gathers whole rows. That is (2 (q - 1) + c - 1) n d / P values and (q - 1) / P of the edges, and
-    backward the same with the output's columns. The code sends more: it gathers again for W's gradient, transposes, and
-    gives sums to all layers.
+    product with W gathers whole rows. That is (2 (q - 1) + c - 1) n d / P values and (q - 1) / P of the edges; backward
+    the same with the output's columns. The code sends more: it transposes, and all layers get the sums.
     """
     nodes, steps = training.nodes, training.sum_of_weights
-    for _, wide, out, sends in training.layers():
-        for columns in (wide, out) * sends:
-            one = training.row_bytes(columns / side)
+    for _, wide, out, sent in training.layers():
+        for one, whole in [[training.row_bytes(columns / side) for columns in pair]
+                           for pair in ((sent, wide), (out, out)) * bool(sent)]:
             steps += [gather(side, depth, EDGE_BYTES * training.edges * side / training.ranks, side - 1),
                       gather(side, side * depth, nodes / depth * one, side - 1),
-                      gather(depth, 1, nodes / side * one), gather(side, depth, nodes / depth * one)]
+                      gather(depth, 1, nodes / side * one), gather(side, depth, nodes / depth * whole)]
     rows = nodes / side * (1 / depth + 1 / side)
-    buffers = EDGE_BYTES * training.edges / training.ranks + FLOAT * max(training.columns) * rows
+    buffers = FLOAT * max(training.columns) * rows + EDGE_BYTES * training.edges / training.ranks
     grid = (side, side, depth)[:2 + (depth > 1)]
     return layout(f"{len(grid)}D SUMMA", grid, steps, training.own_bytes + buffers, network)
 
@@ -168,13 +168,13 @@ def tensor(training: Training, sizes: tuple[int, int, int], network: Network | N
     """
     nodes, strides, memory, cuts = training.nodes, (sizes[1], 1, sizes[0] * sizes[1]), 0.0, set()
     steps: list[Step] = []
-    for number, wide, out, sends in training.layers():
+    for number, wide, out, sent in training.layers():
         role = ((0, 1, 2), (2, 0, 1), (1, 2, 0))[number % 3]
         (a, o, s), (along_a, along_o, along_s) = ([own[axis] for axis in role] for own in (sizes, strides))
         one = training.row_bytes(wide / o)
         steps += [gather(s, along_s, FLOAT * wide * out / (a * o))] * 3
         steps += add_up(o, along_o, nodes / s * training.row_bytes(out / a))
-        steps += sends * [*2 * add_up(a, along_a, nodes / s * one), *add_up(s, along_s, nodes / a * one)]
+        steps += bool(sent) * [*2 * add_up(a, along_a, nodes / s * one), *add_up(s, along_s, nodes / a * one)]
         cuts.add((role[0], role[2], a * s))
         memory += 2 * FLOAT * nodes * (wide / o / a + wide / o / s)
     memory += 2 * FLOAT * nodes * out / s / a + EDGE_BYTES * training.edges * sum(1 / part for _, _, part in cuts)

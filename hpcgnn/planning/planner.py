@@ -130,7 +130,8 @@ def layouts_of(plan: Plan, one: Prediction) -> list[Layout]:
         return []
     training = Training(plan.sizes.nodes, plan.sizes.edges,
                         (size.columns, *[size.hidden_dim] * (size.num_layers - 1), size.out_dim), ranks,
-                        one.messages.bits, size.linear_layers[0].is_input)
+                        one.messages.bits, size.linear_layers[0].is_input,
+                        tuple(linear.sent_dim for linear in size.linear_layers))
     network = None if one.seconds is None else plan.cluster.network
     halo_ratio = {other.num_parts: other.loads.halo_ratio for other in plan.predictions}
     ours, *others = best_layouts(training, halo_ratio, len(one.loads.pairs.rows) / ranks, network)

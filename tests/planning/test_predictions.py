@@ -17,7 +17,7 @@ from hpcgnn.planning import planner
 from hpcgnn.planning.loads import count_loads
 from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
-from hpcgnn.planning.planner import Choices, Cutter, make_plan
+from hpcgnn.planning.planner import Choices, Cutter, layout_remarks, layouts_of, make_plan, plan_record
 from hpcgnn.planning.predictions import predict, recommend
 from hpcgnn.planning.sampling import GraphSizes, least_share, parse_sizes, scaled_loads, spread
 from hpcgnn.planning.stages import STAGES, epoch_seconds
@@ -176,3 +176,23 @@ def test_planning_needs_neither_mpi_nor_torch():
     """So that a plan starts at once, on a machine without either."""
     code = "import sys, hpcgnn.planning.planner; sys.exit(' '.join({'torch', 'mpi4py'} & set(sys.modules)) or None)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_plan_says_where_another_layout_would_receive_fewer_bytes():
+    """16 parts of a dense graph without structure read nearly all rows: 15 times their own, and 2D 6 times."""
+    badly = make_plan("synthetic:nodes=800,mean_degree=80,homophily=0,classes=4,features=8", None,
+                      Choices([16], ("vanilla",), "gcn", 2, 64, partitioner="random"))
+    one, = badly.predictions
+    ours, *others = layouts_of(badly, one)
+    weights = 2 * 15 / 16 * 4 * (8 * 64 + 64 * 4)
+    assert ours.name == "1D" and ours.received_bytes == pytest.approx(one.sent.total / 16 + weights)
+    plane, = (other for other in others if other.name == "2D")
+    # 50 own rows; a gcn multiplies first, so rows of 4 columns travel.
+    assert plane.grid == (4, 4) and plane.received_bytes == pytest.approx(2 * 6 * 50 * 4 * 4 + weights)
+    said, = layout_remarks(badly)
+    assert said.startswith("16 ranks with vanilla in another layout") and "hpcgnn trains 1D only" in said
+    assert plan_record(badly)["predictions"][0]["layouts"][0]["grid"] == (16,)
+    well = make_plan(SPEC, small_cluster(), Choices([16], ("vanilla",), "gcn", 2, 64))
+    assert layout_remarks(well) == ["no 1.5D, 2D or 3D layout would need 1.5 times fewer seconds of messages than "
+                                    "hpcgnn's 1D in these runs"]
+    assert layout_remarks(make_plan(SPEC, None, Choices([16], ("vanilla",), "gat", 2, 64))) == []
