@@ -62,6 +62,9 @@ SAMPLE = click.FloatRange(0, 1, min_open=True)
               help="Predict a larger graph of the same kind from SOURCE's parts: nodes=N,edges=N,features=N,classes=N "
                    "and optionally train=N; edges count in both directions.")
 @click.option("--out", type=PATH, help="Folder for plan.json, table.txt and plan.png.")
+@click.option("--trace", type=PATH, metavar="DIR",
+              help="Folder for the actions of every rank in an epoch, a folder for each run, which SimGrid replays on "
+                   "any network (jobs/replay.sh); needs --node or --cluster.")
 def command(source: str | None, cluster: Path | None, measure: Path | None, node: str | None, network: str | None,
             **flags: Any) -> None:
     """Predict memory, bytes and seconds of training SOURCE on many ranks, and recommend a run.
@@ -84,6 +87,8 @@ def command(source: str | None, cluster: Path | None, measure: Path | None, node
         raise click.UsageError("--cluster and --node both say what a node can do; leave one of them out")
     if network is not None and cluster is None and node is None:
         raise click.UsageError("--network needs the rates of a node, too; add --node NAME or --cluster FILE")
+    if flags["trace"] is not None and cluster is None and node is None:
+        raise click.UsageError("--trace needs the rates of a node; add --node NAME or --cluster FILE")
     variable, size = launched_size()
     if size != "1":
         raise ConfigError(f"hpcgnn plan SOURCE runs in one process, and {size} ranks were started ({variable}={size}); "
@@ -164,7 +169,7 @@ def plan(source: str, rates: tuple[Path | None, str | None, str | None], parts: 
                       **{name: flags[name] for name in ("model", "layers", "hidden", "precision", "norm", "dropout",
                                                         "partitioner", "balance", "seed", "symmetrize", "root",
                                                         "make_labels", "larger")}, sample=sample, settings=settings)
-    out = flags["out"]
+    out, traced = flags["out"], flags["trace"]
     if out is not None:
         from hpcgnn.bench.result import open_folder
 
@@ -175,6 +180,13 @@ def plan(source: str, rates: tuple[Path | None, str | None, str | None], parts: 
     click.echo(text, nl=False)
     if out is not None:
         write_plan(made, text, out)
+    if traced is not None:
+        from hpcgnn.planning.traces import write_traces
+
+        for one in made.predictions:
+            write_traces(traced, one, made.size, made.cluster)
+        click.echo(f"traces: {traced}, {len(made.predictions)} "
+                   f"{'run' if len(made.predictions) == 1 else 'runs'}; jobs/replay.sh replays such traces")
 
 
 def cluster_of(file: Path | None, node: str | None, network: str | None, ranks_per_node: int | None) -> Cluster | None:

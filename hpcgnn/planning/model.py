@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -190,30 +191,37 @@ class Work:
             self.sums += [(far, layer.rows_out, dim), (near, layer.rows_out, dim)]
             self.window[layer.number, True] = near
 
-    def add_op(self, op: Op, number: int, loads: PartLoads, has_gradient: bool) -> None:
-        """Add an operation and its way back, which ends here without `has_gradient` of the rows that it reads."""
-        rows, ways = rows_of(op, loads), 1 + has_gradient
-        values = rows * op.dim
+    def add_op(self, op: Op, number: int, loads: PartLoads, returns: bool | None = None) -> None:
+        """Add an operation, or its way back: then `returns` is whether the rows that it reads have a gradient."""
+        rows, is_forward = rows_of(op, loads), returns is None
+        values, ways = rows * op.dim, int(is_forward or bool(returns))
         if op.kind == "map":
             self.maps += ways * 2 * rows * op.weights
-            self.gradients += 2 * rows * op.weights
+            self.gradients += 2 * rows * op.weights * (not is_forward)
         elif op.kind == "activate":
-            self.norms, self.norms_back = self.norms + values, self.norms_back + values
+            self.norms, self.norms_back = self.norms + values * is_forward, self.norms_back + values * (not is_forward)
         elif op.kind in ("aggregate", "attend"):
             arcs, central = loads.arcs_within[:, op.hops], loads.central_arcs_within[:, op.hops]
             table = loads.rows_within[:, min(op.hops + 1, loads.num_hops)] + loads.num_halo
             self.sums += [((arcs + rows) * op.dim, table, op.dim)] * ways
             if op.kind == "aggregate" and op.sent_dim:
-                self.window[number, False] = self.window[number, True] = central * op.dim
+                self.window[number, not is_forward] = central * op.dim
         elif op.kind == "relate":
             # Sums are made twice, and each way back reads a row at every edge; of the map, two products return rows.
             arcs = loads.arcs_within[:, op.hops]
             table = loads.rows_within[:, min(op.hops + 1, loads.num_hops)] + loads.num_halo
-            self.maps += 2 * op.weights * (rows * 2 + table * has_gradient)
-            self.gradients += 2 * rows * op.weights
-            self.sums += [(arcs * dim, table, dim) for dim in (*[op.from_dim] * 3, *[op.dim] * has_gradient)]
+            self.maps += 2 * op.weights * (rows if is_forward else rows + table * ways)
+            self.gradients += 2 * rows * op.weights * (not is_forward)
+            dims = [op.from_dim] if is_forward else [*[op.from_dim] * 2, *[op.dim] * ways]
+            self.sums += [(arcs * dim, table, dim) for dim in dims]
         elif op.kind != "send":
             self.drops += ways * values
+
+    def add_all(self, other: Work) -> None:
+        for kind in ("maps", "gradients", "drops", "norms", "norms_back"):
+            setattr(self, kind, getattr(self, kind) + getattr(other, kind))
+        self.sums += other.sums
+        self.window |= other.window
 
 
 def rows_of(op: Op, loads: PartLoads) -> np.ndarray:
@@ -225,13 +233,41 @@ def rows_of(op: Op, loads: PartLoads) -> np.ndarray:
 
 def work_of(size: ModelSize, loads: PartLoads) -> Work:
     """Count what a training pass of every part computes."""
-    work, has_gradient = Work(loads.num_parts), False
-    if not size.is_by_hand:
-        for number, op in enumerate(operations(size)):
-            work.add_op(op, number, loads, has_gradient)
-            has_gradient = has_gradient or op.kind in LEARNED
-        return work
-    for layer in size.layers(loads):
-        for step in (*layer.linear.forward(size.drops(layer.linear)), *layer.linear.backward(size.drops(layer.linear))):
-            work.add(step, layer)
+    work = Work(loads.num_parts)
+    for piece, _ in works_in_order(size, loads):
+        work.add_all(piece)
     return work
+
+
+def works_in_order(size: ModelSize, loads: PartLoads) -> Iterator[tuple[Work, Exchange | None]]:
+    """Yield what every part computes before each exchange of a training pass, with the exchange; None after the last.
+
+    The sums that may go on while an exchange travels are in the `window` of the work that follows it.
+    """
+    exchanges = {(exchange.layer, exchange.is_backward): exchange for exchange in exchanges_of(size)}
+    work = Work(loads.num_parts)
+    for place, add in _pieces(size, loads):
+        exchange = None if place is None else exchanges.get(place)
+        for _ in range(exchange.times if exchange else 0):
+            yield work, exchange
+            work = Work(loads.num_parts)
+        add(work)
+    yield work, None
+
+
+def _pieces(size: ModelSize, loads: PartLoads) -> Iterator[tuple[tuple[int, bool] | None, Callable[[Work], None]]]:
+    # In the order of training: (layer, is_backward) of an exchange that must arrive first, if there is one; what to add.
+    layers = size.layers(loads) if size.is_by_hand else []
+    ops = [] if size.is_by_hand else list(enumerate(operations(size)))
+    is_learned = list(accumulate((op.kind in LEARNED for _, op in ops), max, initial=False))     # before operation i
+    for is_backward in (False, True):
+        for of_links in (False, True)[:2 * is_backward]:      # between both ways
+            yield (OF_LINKS, of_links), lambda work: None
+        for layer in reversed(layers) if is_backward else layers:
+            linear, place = layer.linear, (layer.number, is_backward)
+            for step in (linear.backward if is_backward else linear.forward)(size.drops(linear)):
+                yield place if step.kind.startswith("aggregate") else None, partial(Work.add, step=step, layer=layer)
+        for number, op in reversed(ops) if is_backward else ops:
+            yield ((number, is_backward) if op.sent_dim else None,
+                   partial(Work.add_op, op=op, number=number, loads=loads,
+                           returns=is_learned[number] if is_backward else None))

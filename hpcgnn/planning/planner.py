@@ -106,7 +106,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     choices = {name: str(value) if name == "root" and value else value
                for name, value in asdict(plan.choices).items()}
     return {"format": FORMAT, "graph": plan.graph, "sizes": asdict(plan.sizes), "model": asdict(plan.size),
-            "cluster": {"file": plan.cluster.name, **plan.cluster.about, "assumed": plan.cluster.assumed},
+            "cluster": {"file": plan.cluster.name, **plan.cluster.about, "assumed": plan.cluster.assumed,
+                        "network": asdict(plan.cluster.network)},
             "choices": choices,
             "recommended": {"ranks": plan.best and plan.best.num_parts,
                             "method": plan.best and plan.best.messages.name, "reasons": plan.reasons},

@@ -16,7 +16,7 @@ from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.exchange_time import exchange_seconds, simulate_exchange, sum_seconds
 from hpcgnn.planning.loads import Pairs, PartLoads
 from hpcgnn.planning.messages import VALUES_OF_A_SUM, Messages, row_bytes_of_sums
-from hpcgnn.planning.model import Exchange, ModelSize, exchanges_of, work_of
+from hpcgnn.planning.model import Exchange, ModelSize, Work, exchanges_of, work_of
 
 STAGES = ("products", "sums", "passes", "pack", "within", "between", "allreduce", "step")
 POLLS = 8          # blocks of rows in which central rows are summed; see `hpcgnn.graph.hop.BLOCKS`
@@ -65,16 +65,16 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
     lacking = cluster.lacks(loads.num_parts)
     if lacking is not None:
         raise ConfigError(lacking)
-    computing, steps = compute_seconds(size, loads, cluster), size.num_steps
+    work, steps = work_of(size, loads), size.num_steps
+    computing, windows = compute_seconds(work, size, cluster), window_seconds(work, size, loads, cluster)
     none = np.zeros(loads.num_parts)
-    packing, near, far, total, closed = none.copy(), none.copy(), none.copy(), 0.0, 0.0
-    windows = _window_seconds(size, loads, cluster)
+    packing, near, far, lasting, closed = none.copy(), none.copy(), none.copy(), 0.0, 0.0
     for exchange in exchanges_of(size):
         pairs, rows = directed(exchange, loads.pairs), messages.rows(exchange, loads.pairs)
-        packing += _pack_seconds(exchange, pairs, rows, messages, cluster, loads.num_parts)
+        packing += total(pack_seconds(exchange, pairs, rows, messages, cluster, loads.num_parts))
         whole, within, formula = _travel(pairs, rows * messages.row_bytes(exchange) / steps, loads.num_parts, cluster)
         whole, within = steps * whole, steps * within
-        total, closed = total + float(whole.max()), closed + steps * formula
+        lasting, closed = lasting + float(whole.max()), closed + steps * formula
         if messages.is_asynchronous:
             continue
         # A processor copies messages within its node; messages to other nodes travel while rows are summed, round by
@@ -84,24 +84,28 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
             between * min(1.0, POLLS / max(_num_rounds(pairs, loads.num_parts), 1)),
             windows.get((exchange.layer, exchange.is_backward), none))
         near, far = near + within, far + between - hidden
-    num_bytes = size.num_weights * row_bytes_of_sums(size) // VALUES_OF_A_SUM
-    summing = steps * sum_seconds(num_bytes, loads.num_parts, cluster.network)
+    summing = steps * sum_seconds(bytes_of_sum(size), loads.num_parts, cluster.network)
     by_stage = {**computing, "pack": packing, "within": near, "between": far, "allreduce": none + summing,
                 "step": none + steps * cluster.step_seconds}
     if messages.is_asynchronous:      # messages may take as long as the rest of the epoch; only the excess counts
-        by_stage["between"] = np.maximum(total - sum(by_stage.values()), 0)
-    return EpochSeconds({stage: by_stage[stage] for stage in STAGES}, total, closed)
+        by_stage["between"] = np.maximum(lasting - sum(by_stage.values()), 0)
+    return EpochSeconds({stage: by_stage[stage] for stage in STAGES}, lasting, closed)
 
 
-def compute_seconds(size: ModelSize, loads: PartLoads, cluster: Cluster) -> dict[str, np.ndarray]:
+def compute_seconds(work: Work, size: ModelSize, cluster: Cluster) -> dict[str, np.ndarray]:
     """Seconds of products, sums over neighbors, and elementwise passes (dropout, normalization), (num_parts,) each."""
-    rates, work = cluster.rates_of(size.precision), work_of(size, loads)
+    rates, none = cluster.rates_of(size.precision), np.zeros(len(work.maps))
     return {
         "products": work.maps / rates.map_flops + work.gradients / rates.gradient_flops,
-        "sums": sum(values * size.item_bytes / rates.gather_rate(columns, rows * columns * size.item_bytes)
-                    for values, rows, columns in work.sums),
+        "sums": none + sum(values * size.item_bytes / rates.gather_rate(columns, rows * columns * size.item_bytes)
+                           for values, rows, columns in work.sums),
         "passes": (work.drops / rates.drop_values + work.norms / rates.norm_values
                    + work.norms_back / rates.norm_back_values)}
+
+
+def bytes_of_sum(size: ModelSize) -> int:
+    """Bytes of the gradients that all ranks sum after a step."""
+    return size.num_weights * row_bytes_of_sums(size) // VALUES_OF_A_SUM
 
 
 def directed(exchange: Exchange, pairs: Pairs) -> Pairs:
@@ -111,12 +115,13 @@ def directed(exchange: Exchange, pairs: Pairs) -> Pairs:
     return Pairs(pairs.destination, pairs.source, pairs.rows_within, pairs.rows)
 
 
-def _pack_seconds(exchange: Exchange, pairs: Pairs, rows: np.ndarray, messages: Messages, cluster: Cluster,
-                  num_parts: int) -> np.ndarray:
+def pack_seconds(exchange: Exchange, pairs: Pairs, rows: np.ndarray, messages: Messages, cluster: Cluster,
+                 num_parts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds in which each part packs and unpacks the `rows` of `directed` pairs, (n,): two of (num_parts,)."""
     code = f"{messages.code_of(exchange)}_{messages.bits}"
     sent = np.bincount(pairs.source, weights=rows, minlength=num_parts) * exchange.dim
     received = np.bincount(pairs.destination, weights=rows, minlength=num_parts) * exchange.dim
-    return sent / cluster.rate_of(code, "pack") + received / cluster.rate_of(code, "unpack")
+    return sent / cluster.rate_of(code, "pack"), received / cluster.rate_of(code, "unpack")
 
 
 def _travel(pairs: Pairs, num_bytes: np.ndarray, num_parts: int,
@@ -134,9 +139,11 @@ def _num_rounds(pairs: Pairs, num_parts: int) -> int:
     return int(np.bincount(pairs.source, minlength=num_parts).max(initial=0))
 
 
-def _window_seconds(size: ModelSize, loads: PartLoads, cluster: Cluster) -> dict[tuple[int, bool], np.ndarray]:
+def window_seconds(work: Work, size: ModelSize, loads: PartLoads,
+                   cluster: Cluster) -> dict[tuple[int, bool], np.ndarray]:
+    """Seconds of the sums that need no halo row, (num_parts,), by (layer, is_backward) of their exchange."""
     rates = cluster.rates_of(size.precision)
     columns = {exchange.layer: exchange.dim for exchange in exchanges_of(size)}
     return {place: values * size.item_bytes / rates.gather_rate(
                 columns[place[0]], loads.num_inner * columns[place[0]] * size.item_bytes)
-            for place, values in work_of(size, loads).window.items() if place[0] in columns}
+            for place, values in work.window.items() if place[0] in columns}
