@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcgnn.planning.cluster import CODES, Cluster, Network, Rates
+from hpcgnn.planning.loads import Pairs, PartLoads
 
 NETWORK = Network(4, 1e-6, 10e9, 5e-6, 4e9, 8e9)
 # A cluster file in which everything is there.
@@ -26,3 +27,13 @@ def small_cluster(**changes) -> Cluster:
                 "pack": TABLES["pack"], "unpack": TABLES["unpack"], "process_bytes": 3e8, "step_seconds": 1e-3,
                 "memory_bytes": 64e9}
     return Cluster(**{**settings, **changes})
+
+
+def even_loads(num_parts: int, rows: int = 100, inner: int = 1000, degree: int = 10, num_hops: int = 3) -> PartLoads:
+    """Equal parts, each of which sends `rows` rows to each of the others, whatever the hops to the loss."""
+    part = np.arange(num_parts)
+    source, destination = (ends.ravel() for ends in np.meshgrid(part, part, indexing="ij"))
+    pairs = Pairs(source, destination, np.full((len(source), num_hops + 1), rows), np.full(len(source), rows))
+    halo, arcs = np.full(num_parts, rows * (num_parts - 1)), np.full((num_parts, num_hops + 1), inner * degree)
+    return PartLoads(num_parts, num_hops, np.full(num_parts, inner), halo, arcs[:, 0],
+                     np.full_like(arcs, inner), arcs, arcs // 5, arcs // 2, pairs.where(source != destination))

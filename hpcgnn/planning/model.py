@@ -256,7 +256,7 @@ def works_in_order(size: ModelSize, loads: PartLoads) -> Iterator[tuple[Work, Ex
 
 
 def _pieces(size: ModelSize, loads: PartLoads) -> Iterator[tuple[tuple[int, bool] | None, Callable[[Work], None]]]:
-    # In the order of training: (layer, is_backward) of an exchange that must arrive first, if there is one; what to add.
+    # In the order of training: (layer, is_backward) of an exchange that must arrive first, or None; what to add.
     layers = size.layers(loads) if size.is_by_hand else []
     ops = [] if size.is_by_hand else list(enumerate(operations(size)))
     is_learned = list(accumulate((op.kind in LEARNED for _, op in ops), max, initial=False))     # before operation i

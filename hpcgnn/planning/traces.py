@@ -142,13 +142,15 @@ class Traces:
         yield "finalize"
 
     def _meeting(self, rank: int, number: int) -> Iterator[str]:
-        # Messages of no bytes, after which the ranks that share rows have met: each tells the one 1, 2, 4, .. places on.
+        # Messages without bytes, after which the ranks that share rows have met: each tells those 1, 2, 4, .. places on.
+        # They leave at once, and only they are waited for: pipelined rows may still travel.
         first = rank - rank % self._node
         count, own = min(self._node, self._one.num_parts - first), rank - first
         for power in range((count - 1).bit_length()):
-            yield f"irecv {first + (own - (1 << power)) % count} {2 * number + 1} 0 {BYTE}"
-            yield f"isend {first + (own + (1 << power)) % count} {2 * number + 1} 0 {BYTE}"
-            yield "waitall 2"
+            source = first + (own - (1 << power)) % count
+            yield f"irecv {source} {2 * number + 1} 0 {BYTE}"
+            yield f"send {first + (own + (1 << power)) % count} {2 * number + 1} 0 {BYTE}"
+            yield f"wait {source} {rank} {2 * number + 1}"
 
 
 def _compute(seconds: float) -> Iterator[str]:
