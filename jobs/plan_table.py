@@ -1,5 +1,6 @@
-"""Of jobs/benchmark_plan.sh: `share CLUSTER` adds how a node's ranks share its interface, and
-`table FOLDER "RANKS.." "RATE.." "METHOD.."` prints what was planned beside what was trained.
+"""Of jobs/benchmark_plan.sh and held_out.sh: `share CLUSTER` adds how a node's ranks share its interface,
+`line CLUSTER RATE` the network of a line with a stated rate, and `table FOLDER "RANKS.." "RATE.." "METHOD.."` prints
+what was planned beside what was trained.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
+from hpcgnn.planning.presets import NETWORKS, TCP_SHARE
 from hpcgnn.registry import read_toml
 
 HEADINGS = ("ranks", "line", "method", "bytes planned", "trained", "memory planned, GB", "trained", "error",
@@ -21,6 +23,14 @@ def share(cluster: Path) -> None:
     carried = tables["network"]["between_bytes_per_second"] * tables["node"]["ranks"]
     with cluster.open("a") as file:      # [network] is its last table
         file.write(f"nic_bytes_per_second = {carried}\n")
+
+
+def line(cluster: Path, rate: str) -> None:
+    """Add to a cluster file of one node a line of RATE as tc writes it, such as 1gbit, with the preset's latency."""
+    carried = TCP_SHARE * float(rate[:-4]) * {"m": 1e6, "g": 1e9}[rate[-4]] / 8
+    with cluster.open("a") as file:      # [network] is its last table
+        file.write(f"between_latency_seconds = {NETWORKS['ethernet-1g'].latency_seconds}\n"
+                   f"between_bytes_per_second = {carried}\nnic_bytes_per_second = {carried}\n")
 
 
 def cells_of(folder: Path, ranks: str, rate: str, method: str) -> list[str]:
@@ -44,6 +54,9 @@ def main() -> None:
     """See the module."""
     if sys.argv[1] == "share":
         share(Path(sys.argv[2]))
+        return
+    if sys.argv[1] == "line":
+        line(Path(sys.argv[2]), sys.argv[3])
         return
     print("| " + " | ".join(HEADINGS) + " |\n|" + "---|" * len(HEADINGS))
     for ranks in sys.argv[3].split():

@@ -30,8 +30,8 @@ XML = """<?xml version='1.0'?>
            lat="{latency}s" loopback_bw="{near_rate}Bps" loopback_lat="{near_latency}s"{topology}/>
 </platform>
 """
-# Rates and latencies are the platform's alone, without SMPI's own corrections of them; messages above 4096 bytes wait for
-# their receiver, as in a plan; sums take Open MPI's algorithms.
+# Rates and latencies are the platform's alone, without SMPI's own corrections of them; messages above 4096 bytes wait
+# for their receiver, as in a plan; sums take Open MPI's algorithms.
 OPTIONS = ("smpi/bw-factor:0:1", "smpi/lat-factor:0:1", "network/TCP-gamma:0", "network/crosstraffic:0",
            "smpi/async-small-thresh:4096", "smpi/send-is-detached-thresh:4096", "smpi/coll-selector:ompi",
            "contexts/stack-size:256")

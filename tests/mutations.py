@@ -13,7 +13,7 @@ TREATED = Tests("data/test_features.py -k 'any_piece or block'")
 STAGES = Tests("shards/test_stages.py -m parallel[1]")
 CREW_OF_TWO, PREPROCESS = Tests("shards/test_crew.py", 2), Tests("cli/test_preprocess.py -k 'stage or known_length'")
 PLANNED_LOADS, PLANNED_BYTES = Tests("planning/test_loads.py"), Tests("planning/test_messages.py")
-PLANNED_SECONDS = Tests("planning/test_exchange_time.py")
+PLANNED_SECONDS, TRACED = Tests("planning/test_exchange_time.py"), Tests("planning/test_traces.py")
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 AVERAGE = Tests("training/test_average.py -m parallel[1]")
 IN_STEPS = Tests("steps/test_methods_in_steps.py -k 'not every and not quantized'", 2)
@@ -839,6 +839,13 @@ MUTATIONS = [
              "        if False:\n            self._posted", PLANNED_SECONDS),
     Mutation("planning/exchange_time.py", "rounds of a rank are all at once", "weights=longest, minlength=num_ranks)",
              "weights=longest / 9, minlength=num_ranks)", PLANNED_SECONDS),
+    Mutation("planning/traces.py", "a trace goes around the ring the other way",
+             "np.tile((destination - source) % num_parts, 2)", "np.tile((source - destination) % num_parts, 2)", TRACED),
+    Mutation("planning/traces.py", "a trace leaves out the time of unpacking", "left = unpack - window",
+             "left = -window", TRACED),
+    Mutation("planning/model.py", "a plan does not compute the way back of operations",
+             "returns=is_learned[number] if is_backward else None", "returns=False if is_backward else None",
+             Tests("planning/test_work.py -k way_back")),
     Mutation("planning/cluster.py", "rates may be negative",
              "not 0 < value < math.inf", "not -math.inf < value < math.inf",
              Tests("planning/test_cluster.py")),

@@ -142,7 +142,7 @@ class Traces:
         yield "finalize"
 
     def _meeting(self, rank: int, number: int) -> Iterator[str]:
-        # Messages without bytes, after which the ranks that share rows have met: each tells those 1, 2, 4, .. places on.
+        # Messages without bytes, after which ranks that share rows have met: each tells those 1, 2, 4, .. places on.
         # They leave at once, and only they are waited for: pipelined rows may still travel.
         first = rank - rank % self._node
         count, own = min(self._node, self._one.num_parts - first), rank - first

@@ -125,6 +125,24 @@ def test_a_preset_network_completes_a_file_of_one_node(hpcgnn, tmp_path):
     assert "the rates of the cluster file, and between nodes on a data sheet" in said
 
 
+def test_a_plan_writes_the_traces_of_every_run(hpcgnn, cluster, tmp_path):
+    arguments = ("plan", SOURCE, "--parts", "2,4", "--method", "vanilla,uniform:8", "--hidden", 16, "--trace",
+                 tmp_path / "traces")
+    status, printed, complaints = hpcgnn(*arguments, "--cluster", cluster, "--out", tmp_path)
+    assert (status, complaints) == (0, "") and f"traces: {tmp_path / 'traces'}, 4 runs" in printed
+    assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == [
+        "2-uniform-8", "2-vanilla", "4-uniform-8", "4-vanilla"]
+    record = json.loads((tmp_path / "plan.json").read_text())
+    assert record["cluster"]["network"]["nic_rate"] == 8e9
+    for one in record["predictions"]:
+        own = tmp_path / "traces" / f"{one['ranks']}-{one['method'].replace(':', '-')}"
+        sends = [line.split() for name in (own / "ranks.txt").read_text().split()
+                 for line in (own / name).read_text().splitlines() if " isend " in line]
+        assert sum(int(words[4]) for words in sends) == one["sent_bytes_messages_per_epoch"]
+    status, _, complaints = hpcgnn(*arguments)
+    assert status == 2 and "--trace needs the rates of a node; add --node NAME or --cluster FILE" in complaints
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_plan_is_no_wider_than_the_terminal(hpcgnn, cluster, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -194,6 +212,7 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
     (["--parts", "0"], "--parts is '0'; expected positive numbers"),
     (["--parts", "4000"], "synthetic has 400 nodes and 4000 parts were asked for"),
     (["--as", "nodes=5"], "--as lacks edges=N"),
+    (["--trace", "/dev/null/plan"], "--trace /dev/null/plan can't hold the traces"),
     (["--out", "/dev/null/plan"], "--out /dev/null/plan can't be used as a folder")])
 def test_what_can_t_be_planned_is_refused_in_one_sentence(hpcgnn, cluster, flags, says):
     parts = [] if "--parts" in flags else ["--parts", "2"]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mpi4py import MPI
-from planning_setup import small_cluster
+from planning_setup import even_loads, small_cluster
 from training_setup import easy_graph, shared_path, write_once  # noqa: F401
 
 from hpcgnn.nn import neighborhood
+from hpcgnn.nn.layers import operations
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.planning.loads import count_loads
 from hpcgnn.planning.memory import memory_of
 from hpcgnn.planning.messages import parse_method
-from hpcgnn.planning.model import ModelSize, work_of
+from hpcgnn.planning.model import ModelSize, exchanges_of, rows_of, work_of, works_in_order
 from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job
 
@@ -76,3 +77,27 @@ def test_work_and_memory_are_those_of_a_training(shared_path, monkeypatch, model
     of_weights = np.array([rank.weights for rank in found.memory])
     assert of_weights == pytest.approx(memory["weights"], abs=64)      # Adam counts steps, 4 bytes a parameter
     assert memory["halo_rows"].tolist() == [rank.halo_rows for rank in found.memory]
+
+
+@pytest.mark.parametrize("model, more", [("sage", {}), ("gcn", {"num_drawn": 5}), ("gin", {}), ("gcnii", {}),
+                                         ("gat", {"rematerializes": True}), ("rgcn", {"num_relations": 4})])
+def test_work_in_order_has_every_exchange_forward_then_backward(model, more):
+    size, loads = ModelSize(model, 8, 64, 30, 3, **more), even_loads(4)
+    works = list(works_in_order(size, loads))
+    met = [exchange for _, exchange in works[:-1]]
+    assert works[-1][1] is None and sorted(map(repr, met)) == sorted(
+        repr(one) for one in exchanges_of(size) for _ in range(one.times))
+    forward, backward = ([one.layer for one in met if one.is_backward == way and one.layer >= 0]
+                         for way in (False, True))
+    assert forward == sorted(forward) and backward == sorted(backward, reverse=True)
+    assert [one.is_backward for one in met] == sorted(one.is_backward for one in met)
+    first = next(place for place, (_, exchange) in enumerate(works) if exchange is None or exchange.is_backward)
+    assert not any(work.gradients.any() for work, _ in works[:first])
+
+
+def test_the_way_back_of_operations_maps_all_gradients_but_those_of_the_input():
+    size, loads = ModelSize("gcnii", 8, 64, 30, 3), even_loads(4)
+    maps = [2 * rows_of(op, loads) * op.weights for op in operations(size) if op.kind == "map"]
+    work = work_of(size, loads)
+    assert len(maps) == 5 and np.array_equal(work.maps, 2 * sum(maps) - maps[0])
+    assert np.array_equal(work.gradients, sum(maps))
