@@ -63,12 +63,11 @@ FITTED_TO_EDGES = {"pre_aggregation": "sums before sending are fitted to all edg
 NO_LEARNED_INPUT = {"pre_aggregation": "sums before sending leave out rows, and every learned row is computed",
                     "quantize": "integers are fitted to features that stay as they are"}
 # Settings that task links refuses, and why.
-NOT_FOR_LINKS = {"steps": "a step has only some of the links' ends; use steps=1",
-                 "quantize": "integers are trained for classes; leave quantize out",
-                 "clusters": "links between clusters would be lost; leave clusters out",
-                 "label_inputs": "labels are no part of it; leave label_inputs out",
-                 "pre_aggregation": "a sum has no ends of links; use pre_aggregation=off",
-                 "rematerialize": "rows of the ends are kept for the backward pass anyway; leave rematerialize out",
+NOT_FOR_LINKS = {"quantize": "integers are trained for classes; leave quantize out",
+                 "clusters": "links between clusters would not be learned; leave clusters out",
+                 "label_inputs": "inputs would be labels of nodes, and none are learned; leave label_inputs out",
+                 "pre_aggregation": "the loss reads rows of other ranks one by one, and a sum has none; use "
+                                    "pre_aggregation=off",
                  "loss": "link_loss is its loss; leave loss out"}
 NO_BATCHES = f"hpcgnn infer answers in batches with {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 CLUSTERS_CLASHES = tuple(Clash("model", model, NO_BATCHES) for model in MODELS if model not in QUANTIZED_MODELS)
@@ -138,8 +137,8 @@ class TrainConfig:
                         "maximum of each column.", ("concat", "max"), models=("jknet",), group=MODEL, flag="none")
     task: str = setting(NODES, "What the model learns: the labels of nodes, or links, by rows whose product is large "
                         "for the two ends of an edge.", (NODES, LINKS), group=LINK_TRAINING, flag="common")
-    negatives: int = setting(1024, "Nodes drawn in each epoch; an edge's product must exceed the products with "
-                             "their rows.", low=1, high=1 << 16, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    negatives: int = setting(1024, "Nodes drawn in each step of an epoch; an edge's product must exceed the products "
+                             "with their rows.", low=1, high=1 << 16, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
     link_loss: str = setting("softmax", "Loss of an edge: cross-entropy of its product among those with the drawn "
                              "nodes (softmax), or of edge and drawn nodes one by one (bce), or the Bayesian "
                              "personalized ranking loss against one drawn node (bpr).",

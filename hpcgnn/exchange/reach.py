@@ -101,3 +101,13 @@ def tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[n
     told = tuple(np.empty(len(rows), halo.dtype) for rows in plan.boundary)
     swap(comm, plan.peers, [halo[rows.index] for rows in plan.halo], told)
     return told
+
+
+def halo_values(comm: MPI.Comm, plan: ExchangePlan, values: np.ndarray) -> np.ndarray:
+    """Collective: a value per halo row, (num_halo,), from the owners, which have `values` of inner rows."""
+    halo = np.empty(plan.num_halo, values.dtype)
+    told = [np.empty(len(rows), values.dtype) for rows in plan.halo]
+    swap(comm, plan.peers, [np.ascontiguousarray(values[rows.index]) for rows in plan.boundary], told)
+    for rows, received in zip(plan.halo, told, strict=True):
+        halo[rows.index] = received
+    return halo

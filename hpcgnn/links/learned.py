@@ -38,23 +38,41 @@ class Asked:
         own = [array for array in (self.anchor, self.relation) if array is not None]
         return [*own, order, *(array for one in (matrix, transposed) for array in (one.begin, one.indices))]
 
-    def drawn(self, share: float, node_id: np.ndarray, num_nodes: int, key: CounterKey) -> Asked:
+    def drawn(self, share: float, node_id: np.ndarray, num_nodes: int, key: CounterKey,
+              among: np.ndarray | None = None) -> np.ndarray:
         """The questions that an epoch learns, each with probability `share`; the same on any number of ranks.
 
-        node_id : (num_rows,) integer      global ids of inner and halo rows
+        node_id : (num_rows,) int64        global ids of inner and halo rows
+        among : (n,) int64                 questions to draw from; None: all
+
+        Returns their numbers, (m,) int64.
         """
+        anchor, relation = self.of_questions if among is None else (own[among] for own in self.of_questions)
+        kept = np.flatnonzero(words_of(relation * num_nodes + node_id[anchor], 1, key)[:, 0] < share * 2.0**32)
+        return kept if among is None else among[kept]
+
+    def entries(self, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The answers of some questions, (n,) int64, as a CSR of local rows: (n + 1,) int64 and int32."""
         matrix = self.adjacency.matrix
-        anchor, relation = self._of_questions
-        words = words_of(relation * num_nodes + node_id[anchor].astype(np.int64), 1, key)[:, 0]
-        kept = np.flatnonzero(words < share * 2.0**32)
-        degree = (matrix.end - matrix.begin)[kept].astype(np.int64)
+        degree = (matrix.end - matrix.begin)[questions].astype(np.int64)
         indptr = np.concatenate([[0], np.cumsum(degree)])
-        entry = np.arange(indptr[-1]) + np.repeat(matrix.begin[kept] - indptr[:-1], degree)
-        adjacency = build_adjacency(indptr, matrix.indices[entry], self.num_rows, False)
-        return replace(self, adjacency=adjacency, anchor=anchor[kept], relation=relation[kept])
+        entry = np.arange(indptr[-1]) + np.repeat(matrix.begin[questions] - indptr[:-1], degree)
+        return indptr, matrix.indices[entry]
+
+    def chosen(self, questions: np.ndarray, place: np.ndarray | None = None, num_rows: int = 0) -> Asked:
+        """Some of the questions, (n,) int64. `place`, (num_rows,) int32, is each local row's among `num_rows` others.
+        """
+        anchor, relation = (own[questions] for own in self.of_questions)
+        indptr, indices = self.entries(questions)
+        if place is None:
+            num_rows = self.num_rows
+        else:
+            anchor, indices = place[anchor].astype(np.int64), place[indices]
+        return replace(self, adjacency=build_adjacency(indptr, indices, num_rows, False), anchor=anchor,
+                       relation=relation, num_rows=num_rows)
 
     @cached_property
-    def _of_questions(self) -> tuple[np.ndarray, np.ndarray]:
+    def of_questions(self) -> tuple[np.ndarray, np.ndarray]:
         """Anchor and relation of each question, both (num_questions,) int64."""
         number = self.adjacency.matrix.num_rows
         return (np.arange(number) if self.anchor is None else self.anchor,
@@ -69,22 +87,27 @@ class Asked:
             relation = torch.from_numpy(self.relation)
         return queries(decoder, anchors, relation.to(rows.device), self.asks_sources)
 
-    def cubes(self, rows: torch.Tensor, decoder: nn.Module | None) -> torch.Tensor:
+    def cubes(self, anchors: torch.Tensor, answers: torch.Tensor, decoder: nn.Module | None) -> torch.Tensor:
         """Sum over edges of the cubes of their ends' and their relation's values, see `decoders.cubes`."""
-        of_rows, of_relations = (torch.from_numpy(count).to(rows.device) for count in self._counts)
-        total = (cubes(decoder, rows) * of_rows).sum()
+        of_anchors, of_answers, of_relations = (torch.from_numpy(count).to(answers.device) for count in self._counts)
+        if anchors is answers:
+            total = (cubes(decoder, answers) * (of_anchors + of_answers)).sum()
+        else:
+            total = (cubes(decoder, anchors) * of_anchors[:len(anchors)]).sum() \
+                + (cubes(decoder, answers) * of_answers).sum()
         if isinstance(decoder, DistMult):
             total = total + (cubes(decoder, decoder.weight)[:len(of_relations)] * of_relations).sum()
         return total
 
     @cached_property
-    def _counts(self) -> tuple[np.ndarray, np.ndarray]:
-        """How often edges name each local row, and each relation, both float32."""
+    def _counts(self) -> tuple[np.ndarray, ...]:
+        """How often edges ask about each local row, have it for an answer, and name each relation, float32."""
         matrix = self.adjacency.matrix
         degree = matrix.end - matrix.begin
-        anchor, relation = self._of_questions
-        of_rows = np.bincount(anchor, degree, self.num_rows) + np.bincount(matrix.indices, minlength=self.num_rows)
-        return of_rows.astype(np.float32), np.bincount(relation, degree).astype(np.float32)
+        anchor, relation = self.of_questions
+        counts = (np.bincount(anchor, degree, self.num_rows), np.bincount(matrix.indices, minlength=self.num_rows),
+                  np.bincount(relation, degree))
+        return tuple(count.astype(np.float32) for count in counts)
 
 
 @dataclass(frozen=True)
@@ -93,7 +116,8 @@ class LearnedLinks:
 
     indptr, indices : CSR by destination, in local rows
     edge_type : (num_edges,) int32 or None
-    num_rows : int                     inner and halo rows
+    node_id : (num_rows,) int64        global ids of inner and halo rows
+    of_class : (num_rows,) int64       classes that an answer's candidates share, all 0 without
     about : (bool, bool)               whether edges ask for their sources, and whether for their targets
     is_asked : (num_inner,) bool       targets that are asked for sources; None asks all
     """
@@ -102,7 +126,8 @@ class LearnedLinks:
     indices: np.ndarray
     edge_type: np.ndarray | None
     relations: Relations
-    num_rows: int
+    node_id: np.ndarray
+    of_class: np.ndarray
     about: tuple[bool, bool]
     is_asked: np.ndarray | None = None
 
@@ -129,8 +154,29 @@ class LearnedLinks:
                      self.num_rows)
 
     @property
+    def num_rows(self) -> int:
+        return len(self.node_id)
+
+    @property
+    def num_inner(self) -> int:
+        return len(self.indptr) - 1
+
+    def places_of(self, nodes: np.ndarray) -> np.ndarray:
+        """The inner rows of those nodes, (n,) int64 global ids, that are here."""
+        order, ascending = self._by_id
+        if not len(order):
+            return order
+        at = np.minimum(np.searchsorted(ascending, nodes), len(order) - 1)
+        return order[at[ascending[at] == nodes]]
+
+    @cached_property
+    def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
+        order = np.argsort(self.node_id[:self.num_inner])
+        return order, self.node_id[order]
+
+    @property
     def _target(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        return np.repeat(np.arange(self.num_inner), np.diff(self.indptr))
 
     def _grouped(self, anchor: np.ndarray, answer: np.ndarray, relation: np.ndarray, asks_sources: bool) -> Asked:
         order = np.lexsort((answer, relation, anchor))
@@ -145,4 +191,5 @@ class LearnedLinks:
         return build_adjacency(resident(indptr), resident(indices), self.num_rows, False)
 
 
-NO_LINKS = LearnedLinks(np.zeros(1, np.int64), np.empty(0, np.int32), None, Relations(), 0, (False, False))
+_NONE = np.empty(0, np.int64)
+NO_LINKS = LearnedLinks(np.zeros(1, np.int64), _NONE.astype(np.int32), None, Relations(), _NONE, _NONE, (False, False))

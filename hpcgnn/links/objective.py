@@ -10,7 +10,7 @@ an edge's source comes as a halo row, by one exchange more than the model has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from hpcgnn.nn.heads import Outputs, scored
 from hpcgnn.ops.aggregation import multiply_weighted
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of
+from hpcgnn.steps.step_graphs import StepGraph
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.scores import Score
 
@@ -42,11 +43,21 @@ SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)      # an odd factor, by which close num
 
 
 class Drawn(NamedTuple):
-    """The drawn nodes of an epoch, equal on all ranks."""
+    """The drawn nodes of an epoch or a step, equal on all ranks."""
 
-    rows: torch.Tensor       # (num_drawn, dim) float32, by ascending class
+    node: torch.Tensor       # (num_drawn,) int64, global ids, by ascending class
     count: torch.Tensor      # (num_classes,) int64, drawn nodes of each class
-    word: int                # a random number of the epoch
+    word: int                # a random number of the epoch or step
+    rows: torch.Tensor       # (num_drawn, dim) float32
+
+
+class Ends(NamedTuple):
+    """Rows of the ends of the links that a pass learns."""
+
+    asked: list[Asked]       # with places in the other fields for local rows
+    anchors: torch.Tensor    # (n, dim) float32
+    rows: torch.Tensor       # (num_rows, dim) float32, of answers and drawn nodes; in a step without gradient
+    local: np.ndarray        # (num_rows,) int64, their numbers among the rank's rows
 
 
 @dataclass(frozen=True)
@@ -60,10 +71,14 @@ class LinkObjective(Objective):
     links: LearnedLinks = NO_LINKS
     n3: float = 0.0      # weight of the regularizer
     share: float = 1.0      # of the questions, which an epoch draws
+    step: int = 0      # of the epoch
     decoder: nn.Module | None = None      # makes queries; None takes the anchors' rows
 
     def of_model(self, model: nn.Module) -> LinkObjective:
         return replace(self, decoder=getattr(plain(model), LINK_DECODER, None))
+
+    def of_rows(self, rows: np.ndarray, num_steps: int = 1, step: int = 0) -> LinkObjective:
+        return replace(self, step=step)      # a step's graph says its rows
 
     @property
     def structure_bytes(self) -> int:
@@ -73,49 +88,86 @@ class LinkObjective(Objective):
         """Collective: sum of the loss over edges into this rank's nodes; nan for held-out links, which have none."""
         if split != "train" or graph is None:
             return torch.tensor(float("nan"))
-        rows = graph.halo(scored(logits).to(graph.x.dtype)).float()
-        drawn = self._draw(graph, rows)
-        # Keeps both exchanges in every rank's backward pass, also on ranks without edges.
-        total = 0.0 * (rows.sum() + drawn.rows.sum())
-        for asked in self._asked(graph):
-            total = total + self._of_edges(asked, asked.queries(rows, self.decoder), rows, drawn, graph)
+        outputs, drawn = scored(logits).to(graph.x.dtype), self._draw(graph)
+        whole = graph.whole[0]
+        ends = self._ends_of_step(graph, outputs, drawn) if isinstance(graph, StepGraph) else self._ends(graph, outputs)
+        own = np.where(ends.local < self.links.num_inner, self.links.node_id[ends.local], -1)
+        drawn = drawn._replace(rows=whole.rows_of(ends.rows, torch.from_numpy(own).to(ends.rows.device), drawn.node))
+        # Keeps all exchanges in every rank's backward pass, also on ranks without edges.
+        total = 0.0 * (ends.anchors.sum() + ends.rows.sum() + drawn.rows.sum())
+        for asked in ends.asked:
+            queries = asked.queries(ends.anchors, self.decoder)
+            total = total + self._of_edges(asked, queries, ends, drawn)
             if self.n3:
-                total = total + self.n3 * asked.cubes(rows, self.decoder)
+                total = total + self.n3 * asked.cubes(ends.anchors, ends.rows, self.decoder)
         return total / self.share
 
-    def _asked(self, graph: LocalGraph) -> list[Asked]:
-        if self.share == 1:
-            return self.links.asked
-        seed, epoch = graph.current_pass.seed, graph.current_pass.epoch
-        return [asked.drawn(self.share, graph.node_id, graph.num_nodes, CounterKey(seed, epoch, NEGATIVES, 1 + place))
-                for place, asked in enumerate(self.links.asked)]
+    def _ends(self, graph: LocalGraph, outputs: torch.Tensor) -> Ends:
+        """Collective: the ends of all links, or of an epoch's share."""
+        rows, asked = graph.halo(outputs).float(), self.links.asked
+        if self.share < 1:
+            asked = [one.chosen(kept) for one, kept in zip(asked, self._drawn_questions(graph), strict=True)]
+        return Ends(asked, rows, rows, np.arange(len(rows)))
+
+    def _ends_of_step(self, graph: StepGraph, outputs: torch.Tensor, drawn: Drawn) -> Ends:
+        """Collective: the ends of the questions about a step's nodes.
+
+        Other ends and drawn nodes are constants: of the step if it computes them, else as last known.
+        """
+        links, held = self.links, graph.whole_rows.cpu().numpy()
+        # Sources of edges that other ranks compute in this step may be asked here for targets.
+        num_anchors = graph.num_back if links.about[1] else graph.num_inner
+        is_in_step, is_held = np.zeros((2, links.num_rows), bool)
+        is_in_step[held[:num_anchors]], is_held[held] = True, True
+        chosen = [np.flatnonzero(is_in_step[one.of_questions[0]]) for one in links.asked]
+        if self.share < 1:
+            chosen = self._drawn_questions(graph, chosen)
+        read = np.unique(np.concatenate([links.places_of(drawn.node.numpy()), *(
+            one.entries(questions)[1] for one, questions in zip(links.asked, chosen, strict=True))]))
+        more = read[~is_held[read]].astype(np.int64)
+        rows = graph.halo(outputs if links.about[1] else outputs.detach())
+        known = torch.cat([rows.detach(), graph.last_rows(rows, more)]).float()
+        place = np.full(links.num_rows, -1, np.int32)
+        local = np.concatenate([held, more])
+        place[local] = np.arange(len(local))
+        asked = [one.chosen(questions, place, len(local)) for one, questions in zip(links.asked, chosen, strict=True)]
+        return Ends(asked, (rows if links.about[1] else outputs).float(), known, local)
+
+    def _drawn_questions(self, graph: LocalGraph, among: Sequence[np.ndarray | None] | None = None) -> list[np.ndarray]:
+        current, asked = graph.current_pass, self.links.asked
+        return [one.drawn(self.share, self.links.node_id, graph.num_nodes,
+                          CounterKey(current.seed, current.epoch, NEGATIVES, 1 + way), some)
+                for way, (one, some) in enumerate(zip(asked, among or [None] * len(asked), strict=True))]
 
     def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
         """Collective: scores of training, nan since the model has seen its links, validation and test."""
         return [float("nan"), *link_scores(comm, outputs, self.node_id, self.labels, self.questions, score.name,
                                           self.decoder)]
 
-    def _draw(self, graph: LocalGraph, rows: torch.Tensor) -> Drawn:
-        current = graph.current_pass
-        key = CounterKey(current.seed, current.epoch, NEGATIVES, 0)
+    def _draw(self, graph: LocalGraph) -> Drawn:
+        """Collective: the drawn nodes, still without rows."""
+        current, links = graph.current_pass, self.links
+        key = CounterKey(current.seed, current.epoch, NEGATIVES, 0, self.step)
         node, of_class = draw_numbers(self.num_drawn, graph.num_nodes, key), torch.zeros(
-            self.num_drawn, dtype=torch.int64, device=rows.device)
+            self.num_drawn, dtype=torch.int64)
         if len(self.num_of_class) > 1:
-            of_class = graph.rows_of(self.labels[:, None].float(), self.node_id, node)[:, 0].long()
-            node = node[torch.argsort(of_class.cpu(), stable=True)]
+            classes = torch.from_numpy(links.of_class[:links.num_inner, None]).float().to(graph.x.device)
+            ids = torch.from_numpy(links.node_id[:links.num_inner]).to(graph.x.device)
+            of_class = graph.whole[0].rows_of(classes, ids, node)[:, 0].long().cpu()
+            node = node[torch.argsort(of_class, stable=True)]
         word = words_of(np.array([self.num_drawn]), 1, key)
-        return Drawn(graph.rows_of(rows, self.node_id, node),
-                     torch.bincount(of_class, minlength=len(self.num_of_class)), int(word[0, 0]))
+        return Drawn(node, torch.bincount(of_class, minlength=len(self.num_of_class)).to(graph.x.device),
+                     int(word[0, 0]), graph.x[:0])
 
-    def _of_edges(self, asked: Asked, queries: torch.Tensor, rows: torch.Tensor, drawn: Drawn,
-                  graph: LocalGraph) -> torch.Tensor:
+    def _of_edges(self, asked: Asked, queries: torch.Tensor, ends: Ends, drawn: Drawn) -> torch.Tensor:
         """Loss of the edges that ask some questions, which have `queries`, (num_questions, dim)."""
         matrix = asked.adjacency.matrix
-        products = _EdgeProducts.apply(queries, rows[:matrix.num_columns], asked.adjacency)
+        products = _EdgeProducts.apply(queries, ends.rows[:matrix.num_columns], asked.adjacency)
         degree = (matrix.end - matrix.begin).astype(np.int64)
-        of_answer = self._class_of_rows(graph)[torch.from_numpy(matrix.indices).long().to(rows.device)]
-        number = self._numbers(asked, degree, graph)
-        question = torch.from_numpy(np.repeat(np.arange(matrix.num_rows), degree)).to(rows.device)
+        device, answer = products.device, ends.local[matrix.indices]
+        of_answer = torch.from_numpy(self.links.of_class[answer]).to(device)
+        number = torch.from_numpy(self._numbers(asked, degree, ends, answer)).to(device)
+        question = torch.from_numpy(np.repeat(np.arange(matrix.num_rows), degree)).to(device)
         first = np.arange(0, matrix.num_rows, max(1, MOST_PRODUCTS // self.num_drawn))
         of_questions = np.append(first, matrix.num_rows)
         of_edges = np.concatenate([[0], np.cumsum(degree)])[of_questions]
@@ -153,21 +205,14 @@ class LinkObjective(Objective):
             return functional.softplus(others).mean(dim=1)
         return torch.logsumexp(others, dim=1) + float(np.log(num_nodes / others.shape[1]))
 
-    def _class_of_rows(self, graph: LocalGraph) -> torch.Tensor:
-        if len(self.num_of_class) == 1:
-            return torch.zeros(graph.num_rows, dtype=torch.int64, device=self.labels.device)
-        return graph.share(self.labels.float()[:, None])[:, 0].round().long()
-
-    def _numbers(self, asked: Asked, degree: np.ndarray, graph: LocalGraph) -> torch.Tensor:
+    def _numbers(self, asked: Asked, degree: np.ndarray, ends: Ends, answer: np.ndarray) -> np.ndarray:
         """A number of each entry's anchor, answer and relation, (num_entries,) int64, the same on any rank."""
-        matrix = asked.adjacency.matrix
         if self.kind != RANKING:
-            return torch.zeros(len(matrix.indices), dtype=torch.int64, device=self.labels.device)
-        node_id = graph.node_id.astype(np.int64)
-        number = node_id[:matrix.num_rows] if asked.anchor is None else \
-            asked.relation * graph.num_nodes + node_id[asked.anchor]
-        return torch.from_numpy(np.repeat(number, degree) * graph.num_nodes + node_id[matrix.indices]).to(
-            self.labels.device)
+            return np.zeros(len(answer), np.int64)
+        anchor, relation = asked.of_questions
+        num_nodes, node_id = sum(self.num_of_class), self.links.node_id
+        number = relation * num_nodes + node_id[ends.local[anchor]]
+        return np.repeat(number, degree) * num_nodes + node_id[answer]
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:
@@ -181,25 +226,28 @@ class _ByBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx, loss_of: Callable[..., torch.Tensor], blocks: list[tuple[slice, slice]], queries: torch.Tensor,
                 products: torch.Tensor, drawn_rows: torch.Tensor) -> torch.Tensor:
-        total, is_needed = products.new_zeros(()), any(ctx.needs_input_grad)
-        gradients = [torch.zeros_like(tensor) for tensor in (queries, products, drawn_rows) if is_needed]
+        total, tensors = products.new_zeros(()), (queries, products, drawn_rows)
+        ctx.needed = [number for number in range(3) if ctx.needs_input_grad[2 + number]]
+        gradients = [torch.zeros_like(tensors[number]) for number in ctx.needed]
         for questions, edges in blocks:
-            inputs = [tensor.detach().requires_grad_(is_needed)
-                      for tensor in (queries[questions], products[edges], drawn_rows)]
+            places = questions, edges, slice(None)
+            inputs = [tensor[place].detach().requires_grad_(number in ctx.needed)
+                      for number, (tensor, place) in enumerate(zip(tensors, places, strict=True))]
             # What a block keeps is freed with it, so that no hook of the forward pass counts or stores it.
-            with torch.set_grad_enabled(is_needed), saved_tensors_hooks(_itself, _itself):
+            with torch.set_grad_enabled(bool(ctx.needed)), saved_tensors_hooks(_itself, _itself):
                 loss = loss_of(*inputs, questions.start, edges)
-            if is_needed:
-                of_queries, of_products, of_rows = torch.autograd.grad(loss, inputs)
-                gradients[0][questions], gradients[1][edges] = of_queries, of_products
-                gradients[2] += of_rows
+            if ctx.needed:
+                found = torch.autograd.grad(loss, [inputs[number] for number in ctx.needed])
+                for number, so_far, gradient in zip(ctx.needed, gradients, found, strict=True):
+                    so_far[places[number]] += gradient
             total += loss.detach()
         ctx.save_for_backward(*gradients)
         return total
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return None, None, *(gradient * of_input for of_input in ctx.saved_tensors)
+        of_inputs = dict(zip(ctx.needed, ctx.saved_tensors, strict=True))
+        return None, None, *(gradient * of_inputs[number] if number in of_inputs else None for number in range(3))
 
 
 class _EdgeProducts(torch.autograd.Function):
@@ -212,8 +260,8 @@ class _EdgeProducts(torch.autograd.Function):
         return sampled_products(adjacency.matrix, queries, rows, 1)[:, 0].float()
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         (queries, rows), (matrix, transposed, order) = ctx.saved_tensors, ctx.adjacency
         gradient = gradient.contiguous()[:, None]
-        return (multiply_weighted(matrix, rows, gradient), multiply_weighted(transposed, queries, gradient, order),
-                None)
+        of_rows = multiply_weighted(transposed, queries, gradient, order) if ctx.needs_input_grad[1] else None
+        return multiply_weighted(matrix, rows, gradient), of_rows, None

@@ -11,6 +11,8 @@ from torch import nn
 
 from hpcgnn.config import LINK_DECODER, LINK_SCORES, TrainConfig
 from hpcgnn.errors import TrainingError
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.reach import halo_values
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.links.decoders import DECODERS, DISTMULT, DOT, own_decoder
 from hpcgnn.links.learned import LearnedLinks
@@ -59,6 +61,7 @@ class LinkTask:
         about = holds_both_ways or config.ask != TARGETS, not holds_both_ways and config.ask != SOURCES
         rows = {split: torch.arange(part.num_inner if split == "train" else 0, device=device) for split in SPLITS}
         is_asked = together(comm, lambda: self._asked_rows(part, about))
+        together(comm, lambda: self._check_steps(holds_both_ways or all(about)))
         num_asked = info.num_edges * sum(about)
         if is_asked is not None:
             num_asked = comm.allreduce(int(np.diff(part.indptr)[is_asked].sum()))
@@ -70,8 +73,8 @@ class LinkTask:
             {"train": float(num_asked), "val": 1.0, "test": 1.0},
             questions=questions_of(comm, part, is_symmetric, config.ask, relations), num_drawn=config.negatives,
             kind=config.link_loss, n3=config.n3, share=config.link_share, num_of_class=tuple(counts.tolist()),
-            links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations, part.num_inner + part.num_halo,
-                               about, is_asked))
+            links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations, part.node_id.astype(np.int64),
+                               self._with_halo(comm, part, labels), about, is_asked))
 
     def finish_model(self, comm: MPI.Comm, model: nn.Module, graph: LocalGraph) -> None:
         """Collective: give a model its decoder, as `link_decoder`, unless it brings one.
@@ -137,10 +140,26 @@ class LinkTask:
                                 "directed; use ask=targets, or give it reverses by --symmetrize")
         return self._labels(part, f"asked_label {label}", "asked_label=-1") == label
 
+    def _with_halo(self, comm: MPI.Comm, part: Partition, labels: np.ndarray) -> np.ndarray:
+        """Collective: the labels of inner and halo rows, (num_rows,) int64."""
+        labels = labels.astype(np.int64)
+        halo = np.zeros(part.num_halo, np.int64) if self._num_classes == 1 else halo_values(
+            comm, ExchangePlan.build(part), labels)
+        return np.concatenate([labels, halo])
+
+    def _check_steps(self, asks_every_end: bool) -> None:
+        config, name = self._config, self._info.name
+        if config.steps == "1" or (asks_every_end and config.asked_label < 0):
+            return
+        setting, remedy = (f"ask {config.ask}", "ask=both") if config.asked_label < 0 else (
+            f"asked_label {config.asked_label}", "asked_label=-1")
+        raise TrainingError(f"{setting} can't be used with steps {config.steps} on {name}: a step learns the rows of "
+                            f"nodes that are asked, and some ends of links never are; use {remedy}, or steps=1")
+
     def _check_asked(self, num_asked: int) -> None:
         if not num_asked:
-            raise TrainingError(f"asked_label is {self._config.asked_label}, and no node of {self._info.name} with this "
-                                "label has a link; choose another label")
+            raise TrainingError(f"asked_label is {self._config.asked_label}, and no node of {self._info.name} with "
+                                "this label has a link; choose another label")
 
     def _labels(self, part: Partition, setting: str, remedy: str) -> np.ndarray:
         if self._info.task != CLASSES or self._info.num_classes > MOST_LABELS:

@@ -33,7 +33,8 @@ class CounterKey(NamedTuple):
     purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE, INITIAL,
         LABELS, EDGES, ROTATE_SUM, NEGATIVES}
     layer : int in [0, 4096)     for SUM, the step of the epoch
-    part : int in [0, 65536)     rank that sends a gradient, so that ranks round a row's gradients independently; else 0
+    part : int in [0, 65536)     rank that sends a gradient, so that ranks round a row's gradients independently; for
+        NEGATIVES, the step of the epoch; else 0
 
     Reference: Salmon et al., SC 2011 (Philox4x32-10); layout in ext/src/philox.h.
     """

@@ -197,10 +197,13 @@ def _of_links(size: ModelSize, loads: PartLoads) -> tuple[np.ndarray, np.ndarray
     # The number of different ends and relations among the edges.
     questions = sum(rows * num_kinds * (1 - (1 - 1 / num_kinds) ** (loads.num_edges / np.maximum(rows, 1)))
                     for rows in (loads.num_inner, known))
-    structure = 2 * BYTES_OF_A_LINK * loads.num_edges + BYTES_A_QUESTION * questions * (size.num_relations > 0)
-    of_question = 1 + (ROWS_OF_A_DECODER + (size.num_relations > 0)) * (size.decoder_weights > 0)
-    tables = of_question * questions + known + 2 * size.num_drawn
-    return structure, 2 * BYTES_OF_A_PRODUCT * loads.num_edges + FLOAT * size.out_dim * tables
+    share, is_drawn = size.link_share, size.link_share < 1
+    structure = 2 * BYTES_OF_A_LINK * loads.num_edges * (1 + share * is_drawn)
+    structure = structure + BYTES_A_QUESTION * questions * ((size.num_relations > 0) + share * is_drawn)
+    # Where questions are not one per row in order, their nodes' rows are copied.
+    of_question = 1 + (is_drawn or size.num_relations > 0) + ROWS_OF_A_DECODER * (size.decoder_weights > 0)
+    tables = share * of_question * questions + known + 2 * size.num_drawn
+    return structure, 2 * BYTES_OF_A_PRODUCT * share * loads.num_edges + FLOAT * size.out_dim * tables
 
 
 def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:

@@ -65,6 +65,8 @@ class ModelSize(Shape):
     num_edge_features: int = 0
     num_drawn: int = 0         # nodes that a training of links draws in an epoch; 0: it is of labels
     decoder_weights: int = 0   # of a decoder of links
+    link_share: float = 1.0    # of the questions about links, which an epoch draws
+    draws_classes: bool = False      # an epoch asks for the classes of the nodes that it draws
 
     def __post_init__(self) -> None:
         check_model(self.model)

@@ -144,8 +144,8 @@ def sum_bytes(size: ModelSize, num_parts: int) -> float:
 
 
 def _drawn_bytes(size: ModelSize, num_parts: int) -> int:
-    # Rows of the nodes that links draw come to all ranks in one sum, and their gradients in another.
-    return 2 * SUM_BYTES * size.num_drawn * size.out_dim * num_parts * (num_parts > 1)
+    # Rows of the nodes that links draw come to all ranks in one sum, their gradients in another, and maybe classes.
+    return SUM_BYTES * size.num_drawn * (2 * size.out_dim + size.draws_classes) * num_parts * (num_parts > 1)
 
 
 def recommend(predictions: list[Prediction]) -> tuple[Prediction | None, list[str]]:

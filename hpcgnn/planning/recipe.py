@@ -16,14 +16,14 @@ COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method"
            "residual", "widths", "smoothing", "asynchrony", "predict", "overlap", "rematerialize", "pre_aggregation",
            "sum_bits", "store_activations", "edge_dropout", "label_inputs", "clusters", "batch_size",
            "between_clusters", "quantize", "num_bases",
-           "node_embedding", "task", "decoder", "negatives")
+           "node_embedding", "task", "decoder", "negatives", "link_share", "candidates")
 # Settings that a plan needs not know: they change nothing of an epoch, or too little of its seconds to be planned.
 WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
                 "loss", "score", "eval_every", "early_stop", "seed", "repeat", "checkpoint_every", "hours", "track",
                 "timeout", "deterministic", "alpha", "theta", "percentiles", "most_motion", "descent_test",
                 "descent_window", "descent_smoothing", "period", "group_size", "solver", "lam", "solver_seconds",
                 "staleness", "skip_change", "pipeline", "exchange", "quantize_bits", "target_kb", "size_weight",
-                "quantize_lr", "quantize_gradient", "protect", "link_loss", "n3", "ask")
+                "quantize_lr", "quantize_gradient", "protect", "link_loss", "n3", "ask", "asked_label")
 HISTORY_BITS = {"bf16": 16, "8": 8, "4": 4}
 
 
@@ -40,6 +40,9 @@ def check_settings(settings: dict[str, Any]) -> TrainConfig:
         if name not in COUNTED + WITHOUT_COST and value != default_of(name):
             raise ConfigError(f"hpcgnn plan does not know what {name} = {value} costs; run mpirun -n P hpcgnn train "
                               f"SHARDS --set {name}={value} --dry-run, which forecasts any setting from a few epochs")
+    if config.task == LINKS and config.steps != "1":
+        raise ConfigError(f"hpcgnn plan does not know what steps = {config.steps} costs a training of links, which "
+                          "reads the rows of other steps; run hpcgnn train --dry-run, or plan with --set steps=1")
     if config.steps == "auto":
         raise ConfigError("hpcgnn plan does not know how many steps auto takes, which the loss decides; plan with "
                           "--set steps=K, or run hpcgnn train --dry-run")
@@ -61,6 +64,7 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int, num_relations: int =
     steps, _ = config.fixed_steps
     is_of_links = config.task == LINKS
     has_decoder = is_of_links and config.decoder != "dot" and (config.decoder != "auto" or num_relations > 0)
+    draws_classes = is_of_links and config.candidates == "label" and out_dim > 1
     out_dim = config.hidden if is_of_links else out_dim
     has_average = config.ema > 0 or (config.average > 0 and steps > 1)
     stored = {"fp32": 32, "bf16": 16, "fp16": 16}[config.precision]
@@ -75,4 +79,5 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int, num_relations: int =
         sum_bits=config.bits_of_sums, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize,
         num_relations=num_relations, num_bases=config.num_bases, embedding_dim=config.node_embedding,
         num_edge_features=num_edge_features, num_drawn=config.negatives * is_of_links,
-        decoder_weights=max(1, num_relations) * config.hidden * has_decoder)
+        decoder_weights=max(1, num_relations) * config.hidden * has_decoder, link_share=config.link_share,
+        draws_classes=draws_classes)

@@ -29,6 +29,7 @@ from hpcgnn.graph.batch import Batch, BatchCutter
 from hpcgnn.graph.hop import AloneExchange, Exchange, ExchangeSite, Hop
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
+from hpcgnn.nn.heads import scored
 from hpcgnn.ops.aggregation import PackedRows, SparseRows, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
@@ -57,15 +58,17 @@ class StepGraphs:
     cut : function                      collective: cuts the rows into clusters when first needed
     num_clusters : int                  expected number of clusters of all ranks
     kept : str                          how rows are kept, see `History`
+    shares_outputs : bool               the loss reads the model's outputs of other ranks and steps
     leaves_out : bool                   in epochs of rows dealt one by one, leave out what brings little: rows without
                                         a label in every second epoch, gradients along a step's few edges, and the
                                         pass over all rows before the first epoch
     """
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange | Around, cut: Callable[[], Clusters],
-                 num_clusters: int, num_ranks: int, kept: str = STORED, leaves_out: bool = False):
+                 num_clusters: int, num_ranks: int, kept: str = STORED, leaves_out: bool = False,
+                 shares_outputs: bool = False):
         self._cut, self.num_clusters = cut, num_clusters
-        self._leaves_out = leaves_out and graph.num_within is not None
+        self._leaves_out, self._shares_outputs = leaves_out and graph.num_within is not None, shares_outputs
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
         self._history = History(graph.node_id, kept)
         self._is_sent = self._shared_rows() if self._is_shared else None
@@ -167,7 +170,9 @@ class StepGraphs:
         graph = self._graph.with_exchange(StepExchange(exchange, self._history, whole))
         model.eval()
         graph.begin_forward(seed=0, epoch=0, is_training=False)
-        model(graph, graph.x)
+        outputs = model(graph, graph.x)
+        if self._shares_outputs:
+            graph.halo(scored(outputs).to(graph.x.dtype))
         model.train()
 
     @property
@@ -228,6 +233,10 @@ class StepGraph(LocalGraph):
     @cached_property
     def x_all(self) -> torch.Tensor:
         return _rows_at(self._whole_graph.x_all, self.whole_rows)
+
+    def last_rows(self, like: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+        """Rows of the whole graph, (n,) int64, as they last were in the exchange before this call: constants."""
+        return self.exchange.last_rows(self.current_pass.num_halo_calls - 1, like, rows)
 
     def sum_of_pass(self, values: torch.Tensor) -> torch.Tensor:
         return self._whole_graph.sum_over_ranks(values)
@@ -322,6 +331,12 @@ class StepExchange:
             return self._late.fresh_gradients(arrival, site, self._batch, gradient)
         arrival.wait()
         return arrival
+
+    def last_rows(self, layer: int, like: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+        """Some rows, (n,) int64, of the history of a layer."""
+        known = empty((len(rows), like.shape[1]), like.dtype, like.device)
+        self._history.table(layer, like).read(rows, known)
+        return known
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Raise ConfigError: these rows would have to cross in every step."""

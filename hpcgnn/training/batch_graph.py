@@ -16,8 +16,7 @@ from mpi4py import MPI
 from hpcgnn.config import CLUSTERS_A_BATCH
 from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.reach import tell_owners
-from hpcgnn.exchange.swap import swap
+from hpcgnn.exchange.reach import halo_values, tell_owners
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 
@@ -124,7 +123,7 @@ def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_siz
     # Owners learn which of their boundary rows are still read, and send the new degrees of these rows.
     plan, reads_halo = ExchangePlan.build(part), is_read[part.num_inner:]
     sent = _sent(comm, plan, part, reads_halo)
-    halo_degree = _degrees_of_halo(comm, plan, degree)[reads_halo]
+    halo_degree = halo_values(comm, plan, degree)[reads_halo]
     boundary = part.boundary_index[sent]
     importance = part.importance[is_read]
     # A row that nobody receives has no importance.
@@ -163,16 +162,6 @@ def _sent(comm: MPI.Comm, plan: ExchangePlan, part: Partition, reads_halo: np.nd
     for peer, told in zip(plan.peers, tell_owners(comm, plan, reads_halo.astype(np.uint8)), strict=True):
         sent[part.boundary_offset[peer]:part.boundary_offset[peer + 1]] = told
     return sent
-
-
-def _degrees_of_halo(comm: MPI.Comm, plan: ExchangePlan, degree: np.ndarray) -> np.ndarray:
-    """Collective: the halo rows' new degrees, asked from their owners, (num_halo,) int32."""
-    halo = np.empty(plan.num_halo, np.int32)
-    told = [np.empty(len(rows), np.int32) for rows in plan.halo]
-    swap(comm, plan.peers, [np.ascontiguousarray(degree[rows.index]) for rows in plan.boundary], told)
-    for rows, values in zip(plan.halo, told, strict=True):
-        halo[rows.index] = values
-    return halo
 
 
 def _offset_of(offset: np.ndarray, is_kept: np.ndarray) -> np.ndarray:

@@ -82,7 +82,7 @@ class Objective:
         return cls(typed.to(device), rows, num_global, task, choose_loss(loss, task) if isinstance(loss, str) else loss,
                    comm, ids.to(device), class_counts, mean_rows, places=places)
 
-    def of_rows(self, rows: np.ndarray, num_steps: int = 1) -> Objective:
+    def of_rows(self, rows: np.ndarray, num_steps: int = 1, step: int = 0) -> Objective:
         """The objective of one of several steps, with its rows, (n,) int64; counts still cover all ranks' rows."""
         device = self.labels.device
         chosen = torch.from_numpy(rows).to(device)

@@ -455,7 +455,8 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
     num_clusters = info.num_clusters or comm.allreduce(expected_clusters(graph.num_inner))
     steps = StepGraphs(graph, exchange, lambda: Clusters.cut(comm, graph, cluster, exchange, CLUSTER_SEED),
                        num_clusters, comm.size, config.history,
-                       leaves_out=config.steps == AUTO and config.method.may_leave_out and config.norm != "batch")
+                       leaves_out=config.steps == AUTO and config.method.may_leave_out and config.norm != "batch"
+                       and config.task == NODES, shares_outputs=config.task != NODES)
     if number is not None and not by_row:
         clusters = steps.clusters
         together(comm, lambda: clusters.check(number))

@@ -80,7 +80,8 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
         taken = StepsTaken.of_state(steps.take_begun(num_steps, by_row))
         for step in steps.steps(learner.model, seed, epoch, num_steps, taken.number, by_row,
                                 session.graph_of(seed, epoch)):
-            loss, check = train_step(session, learner, step.graph, objective.of_rows(step.rows, num_steps),
+            of_step = objective.of_rows(step.rows, num_steps, taken.number)
+            loss, check = train_step(session, learner, step.graph, of_step,
                                      Moment(seed, epoch, taken.number, num_steps))
             learner.average.note(num_steps)
             taken.note(loss, check)

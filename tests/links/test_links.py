@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 from covering import long_but
+from known_links import DRAWN, LINK_SETTINGS, expected_loss, with_links
 from mpi4py import MPI
-from reference import draws_of, stream_of
-from torch.nn import functional
-from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, random_owner, train, write, write_once
+from training_setup import assert_same_bits, losses, on_rank_zero, random_owner, train, write, write_once
 
 import hpcgnn
 from hpcgnn.config import LINKS as LINK_TASK
@@ -36,8 +35,6 @@ from hpcgnn.training.scores import Score
 from hpcgnn.training.session import Session
 
 COMM = MPI.COMM_WORLD
-DRAWN = 24
-LINK_SETTINGS = {"task": "links", "negatives": DRAWN}
 
 
 def clean(pairs, num_nodes, symmetrize=False):
@@ -48,23 +45,6 @@ def clean(pairs, num_nodes, symmetrize=False):
 def arcs_of(graph):
     target = np.repeat(np.arange(len(graph.indptr) - 1), np.diff(graph.indptr))
     return set(zip(graph.indices.tolist(), target.tolist(), strict=True))
-
-
-def with_links(seed=0, shares=(0.1, 0.2), is_directed=False):
-    """An easy graph without the links that are held out; every second edge in one direction only if directed."""
-    dataset = easy_graph(seed)
-    if is_directed:
-        target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
-        kept = (dataset.indices < target) | ((dataset.indices + target) % 3 == 0)
-        indptr = np.concatenate([[0], np.cumsum(kept)])[dataset.indptr]
-        dataset = replace(dataset, indptr=indptr, indices=dataset.indices[kept],
-                          cleaning=replace(dataset.cleaning, is_symmetric=False))
-    graph = build_csr(dataset.indices, np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)),
-                      dataset.num_nodes, False, dataset.name)
-    assert graph.report.is_symmetric is not is_directed
-    graph, held = hold_out(graph, None, shares, seed, dataset.name)
-    return replace(dataset, indptr=graph.indptr, indices=graph.indices, held_out=held,
-                   cleaning=replace(dataset.cleaning, is_symmetric=graph.report.is_symmetric)).check()
 
 
 # Holding links out
@@ -249,33 +229,6 @@ def test_a_split_without_links_has_no_score(shared_path):
 
 # The loss, beside the whole graph in plain torch
 
-def expected_loss(dataset, rows, kind, classes, learned, seed, epoch):
-    """The summed loss of all edges from rows (num_nodes, dim)."""
-    halves = draws_of(np.arange(DRAWN + 1), 2, seed, epoch, stream_of(NEGATIVES, 0)).tolist()
-    words = [low + (high << 16) for low, high in halves]
-    node = [word * dataset.num_nodes >> 32 for word in words[:-1]]
-    order = sorted(range(DRAWN), key=lambda place: (classes[node[place]], place))
-    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)).tolist()
-    total = rows.new_zeros(())
-    for source, end in zip(dataset.indices.tolist(), target, strict=True):
-        for anchor, answer, is_learned in ((end, source, learned[0]), (source, end, learned[1])):
-            if not is_learned:
-                continue
-            of_class = [node[place] for place in order if classes[node[place]] == classes[answer]]
-            positive = (rows[anchor] * rows[answer]).sum()
-            others = rows[of_class] @ rows[anchor]
-            if kind == "bpr":
-                number = anchor * dataset.num_nodes + answer + words[-1]
-                spread = (number * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63)
-                total = total + functional.softplus(others[(spread >> 20 & 0xFFFFFFFF) % len(of_class)] - positive)
-            elif kind == "bce":
-                total = total + functional.softplus(-positive) + functional.softplus(others).mean()
-            else:
-                many = np.log((classes == classes[answer]).sum() / len(of_class))
-                total = total + functional.softplus(torch.logsumexp(others, 0) + many - positive)
-    return total
-
-
 @pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
@@ -308,6 +261,34 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     assert objective.mean_rows["train"] == dataset.num_edges * (1 + is_directed)
 
 
+@pytest.mark.covering
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("kind", ["softmax", "bce", "bpr"])
+@pytest.mark.parametrize("candidates", ["all", "label"])
+def test_only_nodes_of_one_label_are_asked(shared_path, kind, candidates):
+    dataset = with_links()
+    session = Session.open(COMM, write_once(COMM, dataset, shared_path / "shards"), TrainConfig.of(
+        **LINK_SETTINGS, model="sage", link_loss=kind, candidates=candidates, asked_label=2, epoch_rows="all"))
+    graph, objective = session.graph, session.objective
+    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
+    mine = rows[graph.node_id[:graph.num_inner]].clone().requires_grad_()
+    graph.begin_forward(3, 2, is_training=True)
+    loss = objective.loss_sum(mine, "train", graph)
+    loss.backward()
+    classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
+
+    def of_all():
+        whole = rows.clone().requires_grad_()
+        expected = expected_loss(dataset, whole, kind, classes, (True, False), 3, 2, asked=dataset.labels == 2)
+        expected.backward()
+        return expected.item(), whole.grad.numpy()
+
+    expected, gradient = on_rank_zero(COMM, of_all)
+    assert COMM.allreduce(loss.item()) == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(mine.grad.numpy(), gradient[graph.node_id[:graph.num_inner]], rtol=1e-4, atol=1e-4)
+    assert objective.mean_rows["train"] == dataset.in_degree()[dataset.labels == 2].sum()
+
+
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
 def test_an_epoch_learns_the_questions_that_it_draws(shared_path, is_directed):
@@ -322,7 +303,7 @@ def test_an_epoch_learns_the_questions_that_it_draws(shared_path, is_directed):
     def asked(epoch):
         graph.begin_forward(3, epoch, is_training=True)
         drawn = [(int(place), int(graph.node_id[anchor]), int(graph.node_id[answer]))
-                 for place, one in enumerate(objective._asked(graph))
+                 for place, one in enumerate(objective._ends(graph, mine).asked)
                  for question, anchor in enumerate(one.anchor)
                  for answer in one.adjacency.matrix.indices[
                      one.adjacency.matrix.begin[question]:one.adjacency.matrix.end[question]]]
@@ -368,8 +349,9 @@ def test_edges_that_dropout_leaves_out_are_learned_too(shared_path):
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("settings", long_but((1, 2, 3, 4), [
     {"model": "gcn"}, {"model": "gat", "link_loss": "bce"}, {"model": "sage", "norm": "batch", "edge_dropout": 0.3},
-    {"model": "sage", "is_directed": True}, {"model": "appnp", "link_loss": "bpr", "nodes_aware": "on"}]),
-    ids=["gcn", "gat", "edge dropout", "directed", "shared rows"])
+    {"model": "sage", "is_directed": True}, {"model": "appnp", "link_loss": "bpr", "nodes_aware": "on"},
+    {"model": "gat", "rematerialize": True}]),
+    ids=["gcn", "gat", "edge dropout", "directed", "shared rows", "rematerialize"])
 def test_ranks_train_as_one(shared_path, settings):
     settings = dict(settings)
     dataset = with_links(is_directed=settings.pop("is_directed", False))
@@ -458,9 +440,9 @@ def test_a_validation_part_leaves_test_out(tmp_path):
 # What is refused
 
 @pytest.mark.parametrize("settings, sentence", [
-    ({"steps": "4"}, "task links can't be used with steps 4: a step has only some of the links' ends"),
     ({"quantize": "uniform"}, "task links can't be used with quantize uniform"),
     ({"label_inputs": 0.5}, "task links can't be used with label_inputs 0.5"),
+    ({"pre_aggregation": "on"}, "can't be used with pre_aggregation on: the loss reads rows of other ranks one by one"),
     ({"method": "bns"}, "method bns can't be used with task links: rows that it leaves out are ends of links"),
     ({"loss": "mse"}, "task links can't be used with loss mse: link_loss is its loss"),
 ])
@@ -491,3 +473,24 @@ def test_a_score_of_nodes_and_candidates_without_labels_are_refused_on_all_ranks
     shards = write_once(COMM, bare, shared_path / "bare")
     with pytest.raises(CollectiveError, match="candidates label needs a label for every node"):
         Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, candidates="label"))
+
+
+@pytest.mark.parallel(2)
+@pytest.mark.parametrize("settings, is_directed, sentence", [
+    ({"asked_label": 1}, True, "asked_label needs a graph whose edges all hold both ways, and .* is directed"),
+    ({"asked_label": 9}, False, "asked_label is 9, and no node of .* with this label has a link"),
+    ({"steps": "4", "asked_label": 1}, False, "asked_label 1 can't be used with steps 4 on .*: a step learns the rows"),
+    ({"steps": "4", "ask": "targets"}, True, "ask targets can't be used with steps 4 on .* use ask=both, or steps=1")])
+def test_questions_that_a_graph_can_t_answer_are_refused(shared_path, settings, is_directed, sentence):
+    shards = write_once(COMM, with_links(is_directed=is_directed), shared_path / "shards")
+    with pytest.raises(CollectiveError, match=sentence):
+        Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, **settings))
+
+
+@pytest.mark.parallel(2)
+def test_asked_label_needs_labels(shared_path):
+    dataset = with_links()
+    shares = np.eye(dataset.num_classes, dtype=np.float32)[dataset.labels]
+    shards = write_once(COMM, replace(dataset, labels=shares), shared_path / "shards")
+    with pytest.raises(CollectiveError, match=r"asked_label 1 needs one label per node.* use asked_label=-1"):
+        Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, asked_label=1))
