@@ -129,6 +129,9 @@ class TrainConfig:
     num_bases: int = setting(8, "Basis matrices of a layer; each relation's matrix is a weighted sum of them. 0, or as "
                              "many as there are relations, gives each relation a matrix of its own.", low=0,
                              high=1 << 16, models=("rgcn",), group=MODEL, flag="none")
+    num_blocks: int = setting(0, "Blocks of a relation's matrix, which is zero elsewhere, instead of bases; they "
+                              "divide the columns of every layer. 0: num_bases.", low=0, high=1 << 16, models=("rgcn",),
+                              group=MODEL, flag="none")
     alpha: float = setting(0.1, "Share of the initial rows in the result of every layer or step.", low=0.0, high=1.0,
                            models=("gcnii", "appnp"), group=MODEL, flag="none")
     theta: float = setting(0.5, "Layer l weighs its linear map by log(theta / l + 1), and the identity by the rest.",
@@ -351,6 +354,9 @@ class TrainConfig:
             for name, reason in NO_LEARNED_INPUT.items():
                 if others[name] != default_of(name):
                     raise ConfigError(f"node_embedding can't be used with {name} {others[name]}: {reason}; choose one")
+        if self.num_blocks and self.num_bases != default_of("num_bases"):
+            raise ConfigError(f"num_blocks {self.num_blocks} can't be used with num_bases {self.num_bases}: a "
+                              "relation's matrix is made of blocks or of bases; leave one out")
         if self.residual and self.layers < 3:
             raise ConfigError(f"residual has no effect on {self.layers} layers, only on 3 or more; leave it out, or "
                               "change --layers")

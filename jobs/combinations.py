@@ -111,7 +111,9 @@ def _model(name: str, graph: str = "", **settings: Any) -> Feature:
 
 FEATURES = (
     *(_model(name) for name in ("gcn", "gin", "sage-max", "gcnii", "jknet", "appnp")), _model("gat", heads=4),
-    _model("rgcn", "relations"), Feature("model", "own PyG model", model=own_model),
+    _model("rgcn", "relations"),
+    Feature("model", "rgcn num_blocks=4", {"model": "rgcn", "num_blocks": 4}, graph="relations"),
+    Feature("model", "own PyG model", model=own_model),
     Feature("model", "own PyG model of edges", graph="relations+attributes", model=own_model_of_edges),
     *(Feature("steps", f"steps {steps}", {"steps": steps}) for steps in ("4", "rows:4")),
     Feature("method", "uniform, 4 bits", {"method": "uniform", "bits": 4}),

@@ -88,8 +88,10 @@ def gin(layer, h, edges):
 
 def rgcn(layer, h, edges):
     peer = pyg.RGCNConv(layer.in_dim, layer.out_dim, layer.num_relations,
-                        None if layer.coefficient is None else len(layer.basis)).double()
-    weights = {"weight": layer.basis.transpose(1, 2).contiguous(), "root": layer.weight_self.t(), "bias": layer.bias}
+                        None if layer.coefficient is None else len(layer.basis),
+                        None if layer.blocks is None else layer.blocks.shape[1]).double()
+    weight = layer.basis if layer.blocks is None else layer.blocks
+    weights = {"weight": weight.transpose(-1, -2).contiguous(), "root": layer.weight_self.t(), "bias": layer.bias}
     if layer.coefficient is not None:
         weights["comp"] = layer.coefficient
     return functional_call(peer, weights, (h, *edges))

@@ -28,7 +28,7 @@ from hpcgnn.training.scores import own_score
 
 # Settings that a finished model fixes.
 OF_THE_MODEL = ("layers", "hidden", "heads", "alpha", "theta", "jump", "dropout", "input_dropout", "norm", "residual",
-                "label_inputs", "num_bases", "node_embedding", "model", "model_args")
+                "label_inputs", "num_bases", "num_blocks", "node_embedding", "model", "model_args")
 Rows = Callable[[torch.Tensor, torch.Tensor], Any]
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from hpcgnn.errors import ConfigError
+
 
 class Kind(NamedTuple):
     reduction: str      # how neighbors are summed, see `LocalGraph.aggregate`
@@ -58,6 +60,13 @@ def maps_first(in_dim: int, out_dim: int) -> bool:
 def bases_of(num_relations: int, num_bases: int) -> int:
     """Matrices of an R-GCN layer: `num_bases` that all relations share, or one for each relation if these are fewer."""
     return num_bases if 0 < num_bases < num_relations else num_relations
+
+
+def check_blocks(in_dim: int, out_dim: int, num_blocks: int) -> None:
+    """Raise ConfigError unless `num_blocks` divide the columns of an R-GCN layer."""
+    if in_dim % num_blocks or out_dim % num_blocks:
+        raise ConfigError(f"num_blocks {num_blocks} must divide the columns that a layer maps, and one maps {in_dim} "
+                          f"columns to {out_dim}; choose a number that divides those of all layers, or use num_bases")
 
 
 def maps_bases_first(in_dim: int, out_dim: int, num_bases: int) -> bool:
@@ -203,6 +212,7 @@ class Op(NamedTuple):
     moments: int = 0
     per_edge: int = 0
     from_dim: int = 0         # columns that sums by relation read, before they are mapped by as many `weights`
+    num_matrices: int = 0     # of relations, that `weights` has and of which an edge reads one; 0: an edge reads all
     is_again: bool = False    # with rematerialization it runs again in the backward pass
 
 
@@ -225,6 +235,7 @@ class Shape:
     num_steps: int = 1         # of an epoch; several send rows before they are mapped
     num_relations: int = 0     # of the graph's edges
     num_bases: int = 8
+    num_blocks: int = 0
     embedding_dim: int = 0     # learned columns of the input rows, behind `in_dim` features
 
     @property
@@ -329,9 +340,13 @@ def _by_rows(shape: Shape, into: int, out: int, left: int) -> list[Op]:
 def _by_relation(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     # Sums are mapped block by block, so no tensor holds them.
     is_first, is_input, hops = left == shape.num_layers - 1, shape.reads_input(left), left + 1
-    count = bases_of(shape.num_relations, shape.num_bases)
-    is_mapped = maps_bases_first(into, out, count) and shape.num_steps == 1
+    count, num_blocks = bases_of(shape.num_relations, shape.num_bases), shape.num_blocks
+    is_mapped = not num_blocks and maps_bases_first(into, out, count) and shape.num_steps == 1
     wide, of_map = (count * out, 0) if is_mapped else (into, count * into * out)
+    if num_blocks:
+        check_blocks(into, out, num_blocks)
+        count = shape.num_relations
+        of_map = count * into * out // num_blocks
     masked = _drop(shape.drops_at(left), into, hops, is_input or not is_mapped)
     sent = [] if is_input else [Op("send", wide, hops, has_halo=True, sent_dim=wide)]
     if is_mapped:      # the activation before has the dropout
@@ -339,7 +354,7 @@ def _by_relation(shape: Shape, into: int, out: int, left: int) -> list[Op]:
     else:
         rows = [*sent, *masked]
     coefficients = count * shape.num_relations * (count < shape.num_relations)
-    summed = Op("relate", out, left, "in", of_map, from_dim=wide)
+    summed = Op("relate", out, left, "in", of_map, from_dim=wide, num_matrices=count if num_blocks else 0)
     if is_input and masked:      # the backward pass masks the input again; halo rows count as many as own ones
         if is_mapped:
             rows = [op._replace(keeps="") for op in rows]

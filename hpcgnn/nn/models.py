@@ -47,6 +47,7 @@ class ModelShape:
     residual: bool = False
     input_dropout: float = -1.0                              # on the input of the first layer; negative: `dropout`
     num_bases: int = 8                                       # see `hpcgnn.nn.relational.RGCNConvolution`
+    num_blocks: int = 0                                      # 0: bases
     num_relations: int = 0                                   # of the graph's edges; 0: edges are of one kind
     metadata: Any = None                                     # types of nodes and kinds of edges, for a user's model
     arguments: dict[str, Any] = field(default_factory=dict)  # further arguments of a user's model, by name

@@ -12,12 +12,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.convolution import NarrowConvolution
-from hpcgnn.nn.layers import bases_of, maps_bases_first
+from hpcgnn.nn.layers import bases_of, check_blocks, maps_bases_first
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.names import NEEDS_RELATIONS
 from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.pointwise import dropout
-from hpcgnn.ops.relations import relational_sum, sum_of_mapped
+from hpcgnn.ops.relations import block_diagonal_sum, relational_sum, sum_of_mapped
 
 
 class RGCNConvolution(NarrowConvolution):
@@ -26,27 +26,35 @@ class RGCNConvolution(NarrowConvolution):
     With `num_bases` below the number of relations, W_r = sum over b of coefficient[r, b] basis[b], so that relations
     with few edges share their weights with others. Otherwise, and with 0 bases, basis[r] is W_r itself.
 
+    With `num_blocks` instead, W_r is block-diagonal: block b maps the b-th share of the columns to the b-th share.
+
     Rows are mapped by all bases before they are sent if these are fewer columns, and after they are summed otherwise.
 
-    Raises ConfigError: a graph without relations.
+    Raises ConfigError: a graph without relations, or num_blocks that do not divide in_dim and out_dim.
 
-    Reference: Schlichtkrull et al., ESWC 2018, Eq. (2) and (3), with c_{i,r} = |N_i^r|.
+    Reference: Schlichtkrull et al., ESWC 2018, Eq. (2) to (4), with c_{i,r} = |N_i^r|.
     """
 
-    def __init__(self, in_dim: int, out_dim: int, dropout: float, num_relations: int, num_bases: int = 8):
+    def __init__(self, in_dim: int, out_dim: int, dropout: float, num_relations: int, num_bases: int = 8,
+                 num_blocks: int = 0):
         super().__init__(in_dim, out_dim, dropout)
         if num_relations < 1:
             raise ConfigError(NEEDS_RELATIONS.format("rgcn"))
         self.num_relations = num_relations
-        count = bases_of(num_relations, num_bases)
-        self.basis = nn.Parameter(_glorot(count, out_dim, in_dim))
-        self.coefficient = nn.Parameter(_glorot(num_relations, count)) if count < num_relations else None
+        self.blocks = self.basis = self.coefficient = None
+        if num_blocks:
+            check_blocks(in_dim, out_dim, num_blocks)
+            self.blocks = nn.Parameter(_glorot(num_relations, num_blocks, out_dim // num_blocks, in_dim // num_blocks))
+        else:
+            count = bases_of(num_relations, num_bases)
+            self.basis = nn.Parameter(_glorot(count, out_dim, in_dim))
+            self.coefficient = nn.Parameter(_glorot(num_relations, count)) if count < num_relations else None
         self.weight_self = nn.Parameter(_glorot(out_dim, in_dim))
         self.bias = nn.Parameter(torch.zeros(out_dim))
 
     @property
     def maps_first(self) -> bool:
-        return maps_bases_first(self.in_dim, self.out_dim, len(self.basis))
+        return self.basis is not None and maps_bases_first(self.in_dim, self.out_dim, len(self.basis))
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""
@@ -58,7 +66,9 @@ class RGCNConvolution(NarrowConvolution):
         rows = h if is_mapped and not is_input else graph.halo(h)
         with self._masked_input(graph, rows) if is_input and not is_dropped else nullcontext(rows) as rows:
             rows = rows if is_input or is_dropped else graph.dropout(rows, self.dropout)
-            if is_mapped:
+            if self.blocks is not None:
+                sums = block_diagonal_sum(rows, self.blocks, graph.relations, graph.num_back)
+            elif is_mapped:
                 # Input halo rows are already here, so mapping them too costs no message.
                 mapped = linear(rows, self.basis.flatten(0, 1), graph=graph)
                 sums = sum_of_mapped(mapped if is_input else graph.halo(mapped), coefficient, graph.relations)

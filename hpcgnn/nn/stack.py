@@ -155,13 +155,14 @@ class RGCN(ConvolutionStack):
     takes_edge_weights = False
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
-                 input_dropout: float = -1.0, residual: bool = False, num_bases: int = 8, num_relations: int = 0):
+                 input_dropout: float = -1.0, residual: bool = False, num_bases: int = 8, num_relations: int = 0,
+                 num_blocks: int = 0):
         super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, norm, input_dropout, residual,
-                         num_relations=num_relations, num_bases=num_bases)
+                         num_relations=num_relations, num_bases=num_bases, num_blocks=num_blocks)
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, num_relations: int = 0,
-                    num_bases: int = 8) -> nn.Module:
+                    num_bases: int = 8, num_blocks: int = 0) -> nn.Module:
         from hpcgnn.nn.relational import RGCNConvolution
 
-        return RGCNConvolution(in_dim, out_dim, dropout, num_relations, num_bases)
+        return RGCNConvolution(in_dim, out_dim, dropout, num_relations, num_bases, num_blocks)

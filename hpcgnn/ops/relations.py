@@ -8,6 +8,7 @@ The rows are summed first, once for each basis, with scale * coefficient[r, b] a
 sums of all bases, which lie side by side. Example: of 100 relations and 8 bases a row has 8 sums, not 100, and its
 neighbor's row is read once. The sums of a block of rows are mapped before those of the next block are computed, so
 memory holds one block of them. `sum_of_mapped` takes rows that all bases have mapped: fewer columns, if x is wide.
+`block_diagonal_sum` has a block-diagonal matrix for each relation; it sums the rows of one relation after another.
 
 Backward: the gradient of x is the same sum over the transposed entries, with transposed matrices. The gradient of a
 weight is a product of two rows at its entry; the coefficients' gradient sums these products by relation, in float64.
@@ -17,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import SparseRows, multiply_weighted
+from hpcgnn.ops.aggregation import SparseRows, multiply, multiply_weighted
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.attention import products_by_head, sums_by_head
 from hpcgnn.ops.dense import map_back, map_rows, weight_gradient
@@ -56,6 +58,21 @@ class RelationEntries:
             matrix = replace(self.matrix, begin=begin - first, end=end - first, indices=self.matrix.indices[first:last])
             yield start, stop, RelationEntries(matrix, self.relation[first:last], self.scale[first:last])
 
+    @cached_property
+    def grouped(self) -> Grouped:
+        """The entries relation after relation, and within a relation row after row."""
+        matrix, relation = self.matrix, self.relation.numpy()
+        row = np.repeat(np.arange(matrix.num_rows), matrix.end - matrix.begin)
+        order = np.argsort(relation, kind="stable")
+        relation, row = relation[order], row[order]
+        first = np.flatnonzero((np.diff(relation, prepend=-1) != 0) | (np.diff(row, prepend=-1) != 0))
+        indptr = np.append(first, len(order))
+        sums = SparseRows(indptr[:-1], indptr[1:], matrix.indices[order], matrix.num_columns,
+                          entry_scale=self.scale.numpy()[order])
+        numbers, starts, counts = np.unique(relation[first], return_index=True, return_counts=True)
+        return Grouped(sums, torch.from_numpy(row[first]), list(zip(
+            numbers.tolist(), starts.tolist(), (starts + counts).tolist(), strict=True)))
+
     def weights(self, coefficient: torch.Tensor) -> torch.Tensor:
         """scale * coefficient[relation], (num_entries, num_bases) float32."""
         return coefficient.index_select(0, self.relation).mul_(self.scale[:, None])
@@ -64,6 +81,22 @@ class RelationEntries:
         """(num_relations, num_bases) float64, from the gradient of `weights`."""
         relation, scaled = self.relation.numpy().astype(np.intp), of_weights.mul_(self.scale[:, None]).numpy()
         return np.stack([np.bincount(relation, of_basis, minlength=num_relations) for of_basis in scaled.T], axis=1)
+
+
+class Grouped(NamedTuple):
+    """A sum for each relation and row that has entries of it."""
+
+    sums: SparseRows                            # a row per sum, by relation
+    row: torch.Tensor                           # (num_sums,) int64, the row that it belongs to
+    bounds: list[tuple[int, int, int]]          # relation, and its sums: start, stop
+
+    def pieces(self, rows: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Yield (relation, rows that sums belong to, sums of `rows`) for some sums of one relation at a time."""
+        step = max(LEAST_ROWS, BLOCK_VALUES // max(1, rows.shape[1]))
+        for relation, first, last in self.bounds:
+            for start in range(first, last, step):
+                piece = slice(start, min(start + step, last))
+                yield relation, self.row[piece], multiply(self.sums.rows(piece.start, piece.stop), rows).float()
 
 
 class Relations(NamedTuple):
@@ -90,9 +123,12 @@ class Relations(NamedTuple):
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        return [values for entries in self for values in (
+        found = [values for entries in self for values in (
             entries.matrix.begin, entries.matrix.end, entries.matrix.indices, entries.relation.numpy(),
             entries.scale.numpy())]
+        made = [entries.grouped for entries in self if "grouped" in vars(entries)]
+        return found + [values for one in made for values in (
+            one.sums.begin, one.sums.end, one.sums.indices, one.sums.entry_scale, one.row.numpy())]
 
 
 def _inverse_counts(matrix: SparseRows, relation: np.ndarray) -> np.ndarray:
@@ -194,6 +230,57 @@ def sum_of_mapped(mapped: torch.Tensor, coefficient: torch.Tensor, relations: Re
     num_bases = coefficient.shape[1]
     _check(mapped, relations, mapped.shape[1] // num_bases * num_bases, num_bases, coefficient)
     return _SumOfMapped.apply(mapped, coefficient, relations)
+
+
+class _BlockDiagonalSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, blocks, relations, num_back):
+        x = x.contiguous()
+        ctx.save_for_backward(x, blocks)
+        ctx.relations, ctx.num_back = relations, num_back
+        weight = blocks.to(x.dtype).float()
+        return _block_sums(relations.by_target, x, weight.transpose(2, 3), relations.by_target.matrix.num_rows)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x, blocks), gradient = ctx.saved_tensors, gradient.contiguous()
+        of_blocks = torch.zeros_like(blocks)
+        for relation, row, sums in ctx.relations.by_target.grouped.pieces(x):
+            of_rows = _by_basis(gradient[row].float(), blocks.shape[1])
+            of_blocks[relation] += of_rows.transpose(1, 2) @ _by_basis(sums, blocks.shape[1])
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = _block_sums(ctx.relations.by_source, gradient, blocks.to(x.dtype).float(), len(x))
+            of_x[len(x) if ctx.num_back is None else ctx.num_back:] = 0
+        return of_x, of_blocks, None, None
+
+
+def block_diagonal_sum(x: torch.Tensor, blocks: torch.Tensor, relations: Relations,
+                       num_back: int | None = None) -> torch.Tensor:
+    """Sum the rows of neighbors, mapped by block-diagonal matrices of relations: (num_inner, out_dim) of x's type.
+
+    Block b of W_r maps columns b * in_dim / num_blocks and on to columns b * out_dim / num_blocks and on.
+    Differentiable in x and blocks. On the host only. Sums are float32.
+
+    x : (num_columns, in_dim) float32, bfloat16 or float16
+    blocks : (num_relations, num_blocks, out_dim / num_blocks, in_dim / num_blocks) float32
+        rounded to the type of x for use
+    num_back : int or None      only these first rows of x get a gradient, the others get 0; None: all
+
+    Raises KernelError for shapes that do not fit.
+
+    Reference: Schlichtkrull et al., ESWC 2018, Eq. (2) and (4).
+    """
+    _check(x, relations, blocks.shape[1] * blocks.shape[3], blocks.shape[1], blocks)
+    return _BlockDiagonalSum.apply(x, blocks, relations, num_back)
+
+
+def _block_sums(entries: RelationEntries, rows: torch.Tensor, blocks: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """(num_rows, dim): sums of `rows` by relation, each multiplied with its blocks, of columns that come out last."""
+    out = torch.zeros(num_rows, blocks.shape[1] * blocks.shape[3])
+    for relation, row, sums in entries.grouped.pieces(rows):
+        out[row] += _side_by_side(_by_basis(sums, blocks.shape[1]) @ blocks[relation])      # a row occurs once
+    return out.to(rows.dtype)
 
 
 def _check(rows: torch.Tensor, relations: Relations, dim: int, num_bases: int, coefficient: torch.Tensor) -> None:

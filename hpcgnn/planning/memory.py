@@ -193,10 +193,7 @@ def _of_links(size: ModelSize, loads: PartLoads) -> tuple[np.ndarray, np.ndarray
     known = loads.num_inner + loads.num_halo
     if not size.num_drawn:
         return 0.0 * known, 0.0 * known
-    num_kinds = max(1, size.num_relations)
-    # The number of different ends and relations among the edges.
-    questions = sum(rows * num_kinds * (1 - (1 - 1 / num_kinds) ** (loads.num_edges / np.maximum(rows, 1)))
-                    for rows in (loads.num_inner, known))
+    questions = _ends_by_relation(size, loads)
     share, is_drawn = size.link_share, size.link_share < 1
     structure = 2 * BYTES_OF_A_LINK * loads.num_edges * (1 + share * is_drawn)
     structure = structure + BYTES_A_QUESTION * questions * ((size.num_relations > 0) + share * is_drawn)
@@ -204,6 +201,13 @@ def _of_links(size: ModelSize, loads: PartLoads) -> tuple[np.ndarray, np.ndarray
     of_question = 1 + (is_drawn or size.num_relations > 0) + ROWS_OF_A_DECODER * (size.decoder_weights > 0)
     tables = share * of_question * questions + known + 2 * size.num_drawn
     return structure, 2 * BYTES_OF_A_PRODUCT * share * loads.num_edges + FLOAT * size.out_dim * tables
+
+
+def _ends_by_relation(size: ModelSize, loads: PartLoads) -> np.ndarray:
+    """Number of different pairs of an edge's relation and one of its ends, of both ends in all, (num_parts,)."""
+    kinds = max(1, size.num_relations)
+    return sum(rows * kinds * (1 - (1 - 1 / kinds) ** (loads.num_edges / np.maximum(rows, 1)))
+               for rows in (loads.num_inner, loads.num_inner + loads.num_halo))
 
 
 def history_bytes(size: ModelSize, loads: PartLoads) -> np.ndarray:
@@ -228,6 +232,8 @@ def _more_structure(size: ModelSize, loads: PartLoads) -> np.ndarray:
     found = (of_sums + by_peer * float(size.rematerializes) + drawn * (size.edge_dropout > 0)
              + loads.num_edges * 2 * BYTES_A_ARC * (size.model == "gat")
              + of_types + loads.num_edges * BYTES_OF_RELATIONS * (size.model in RELATIONAL))
+    if size.num_blocks:
+        found = found + 2 * BYTES_A_ARC * loads.num_edges + BYTES_A_SUM * _ends_by_relation(size, loads)
     if size.num_steps == 1:
         return found
     # Edges of a step: their numbers in the part, and the columns in a step's rows and in the history.
@@ -395,6 +401,7 @@ ARRAYS_OF_AVERAGE = 2      # the average, and the weights while it takes their p
 BYTES_A_ARC = 8            # by destination and by source
 BYTES_OF_RELATIONS = 16    # per edge: its scale by destination, scale and relation by source, its end by source again
 BYTES_OF_A_LINK = 16       # per edge and end: answers by question and by node, and the place of one in the other
+BYTES_A_SUM = 16           # its row, and where its edges begin
 BYTES_A_QUESTION = 16      # its node and its relation
 BYTES_OF_A_PRODUCT = 4     # per edge and end: the gradient of the product
 ROWS_OF_A_DECODER = 2      # per question: its relation and the query, beside the query's gradient

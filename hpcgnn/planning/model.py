@@ -212,9 +212,15 @@ class Work:
             # Sums are made twice, and each way back reads a row at every edge; of the map, two products return rows.
             arcs = loads.arcs_within[:, op.hops]
             table = loads.rows_within[:, min(op.hops + 1, loads.num_hops)] + loads.num_halo
-            self.maps += 2 * op.weights * (rows if is_forward else rows + table * ways)
-            self.gradients += 2 * rows * op.weights * (not is_forward)
-            dims = [op.from_dim] if is_forward else [*[op.from_dim] * 2, *[op.dim] * ways]
+            if op.num_matrices:      # every edge may need a product of its own
+                products = np.minimum(arcs, rows * op.num_matrices) * op.weights / op.num_matrices
+                self.maps += 2 * ways * products
+                self.gradients += 2 * products * (not is_forward)
+            else:
+                self.maps += 2 * op.weights * (rows if is_forward else rows + table * ways)
+                self.gradients += 2 * rows * op.weights * (not is_forward)
+            again = 1 if op.num_matrices else 2
+            dims = [op.from_dim] if is_forward else [*[op.from_dim] * again, *[op.dim] * ways]
             self.sums += [(arcs * dim, table, dim) for dim in dims]
         elif op.kind != "send":
             self.drops += ways * values

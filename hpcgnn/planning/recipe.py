@@ -15,7 +15,7 @@ COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method"
            "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node", "heads", "jump",
            "residual", "widths", "smoothing", "asynchrony", "predict", "overlap", "rematerialize", "pre_aggregation",
            "sum_bits", "store_activations", "edge_dropout", "label_inputs", "clusters", "batch_size",
-           "between_clusters", "quantize", "num_bases",
+           "between_clusters", "quantize", "num_bases", "num_blocks",
            "node_embedding", "task", "decoder", "negatives", "link_share", "candidates")
 # Settings that a plan needs not know: they change nothing of an epoch, or too little of its seconds to be planned.
 WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
@@ -77,7 +77,8 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int, num_relations: int =
         has_average=has_average, has_clusters=config.in_clusters,
         history_bits=HISTORY_BITS.get(config.history, stored), stored_bits=config.store_activations,
         sum_bits=config.bits_of_sums, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize,
-        num_relations=num_relations, num_bases=config.num_bases, embedding_dim=config.node_embedding,
+        num_relations=num_relations, num_bases=config.num_bases,
+        num_blocks=config.num_blocks, embedding_dim=config.node_embedding,
         num_edge_features=num_edge_features, num_drawn=config.negatives * is_of_links,
         decoder_weights=max(1, num_relations) * config.hidden * has_decoder, link_share=config.link_share,
         draws_classes=draws_classes)

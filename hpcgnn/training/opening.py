@@ -16,7 +16,7 @@ from hpcgnn.training.summary import software_versions
 
 # Settings that a checkpoint's weights depend on; all others may change when a run is resumed.
 FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "residual", "label_inputs", "jump", "seed",
-                       "num_bases", "node_embedding", "weight_decay_layers", "precision", "quantize", "quantize_bits",
+                       "num_bases", "num_blocks", "node_embedding", "weight_decay_layers", "precision", "quantize", "quantize_bits",
                        "clusters", "batch_size", "between_clusters")
 
 

@@ -97,6 +97,7 @@ def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
     in_dim = info.num_features + (info.num_classes if config.label_inputs else 0) + config.node_embedding
     return ModelShape(config.model, in_dim, config.hidden, info.num_classes, config.layers, config.dropout,
                       config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
-                      config.residual, config.input_dropout, config.num_bases, len(info.relation_names),
+                      config.residual, config.input_dropout, config.num_bases, config.num_blocks,
+                      len(info.relation_names),
                       info.metadata if info.node_types and config.model not in MODELS else None,
                       parse_arguments(config.model_args))

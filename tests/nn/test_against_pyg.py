@@ -32,6 +32,8 @@ def shapes_of(name):
                 yield replace(shape, model=name, norm=norm, jump=jump)
                 if name == "rgcn":
                     yield replace(shape, model=name, norm=norm, num_bases=0)      # each relation has its own matrix
+                if name == "rgcn" and shape is NARROWING:
+                    yield replace(shape, model=name, norm=norm, out_dim=6, num_blocks=2)
 
 
 def new_model(shape):
@@ -45,7 +47,7 @@ def new_model(shape):
 
 def label(shape):
     return (f"{shape.model}-{shape.in_dim}-{shape.hidden_dim}-{shape.out_dim}-{shape.norm}-{shape.jump}"
-            + f"-{shape.num_bases}" * (shape.model == "rgcn"))
+            + f"-{shape.num_bases}-{shape.num_blocks}" * (shape.model == "rgcn"))
 
 
 def drawn(graph_with, shape):

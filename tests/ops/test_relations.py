@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.reductions import build_adjacency
 from hpcgnn.ops import relations as ops
-from hpcgnn.ops.relations import Relations, relational_sum, sum_of_mapped
+from hpcgnn.ops.relations import Relations, block_diagonal_sum, relational_sum, sum_of_mapped
 
 NUM_ROWS, NUM_COLUMNS, NUM_RELATIONS, NUM_BASES = 9, 14, 5, 3
 BOUND = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -99,6 +100,31 @@ def test_sums_and_gradients_are_those_of_loops_and_finite_differences(simd, way,
         assert_near(own.grad, slopes(total, exact[place]), 1e-5)
 
 
+def blocks_of(out_dim, in_dim, num_blocks=3):
+    shape = NUM_RELATIONS, num_blocks, out_dim // num_blocks, in_dim // num_blocks
+    return torch.from_numpy(np.random.default_rng(3).normal(size=shape)).float().requires_grad_()
+
+
+def by_loops_of_blocks(entries, x, blocks):
+    return by_loops(entries, x, np.stack([scipy.linalg.block_diag(*of_one) for of_one in blocks]),
+                    np.eye(NUM_RELATIONS))
+
+
+@pytest.mark.parametrize("in_dim, out_dim", [(3, 3), (6, 3), (33, 18)])
+def test_block_diagonal_sums_and_gradients_are_those_of_loops_and_finite_differences(simd, in_dim, out_dim):
+    entries, x, blocks = drawn(), inputs(in_dim, out_dim)[0], blocks_of(out_dim, in_dim)
+    out = block_diagonal_sum(x, blocks, relations_of(*entries))
+    exact = x.detach().double().numpy(), blocks.detach().double().numpy()
+    assert_near(out, by_loops_of_blocks(entries, *exact), 1e-5)
+    gradient = np.random.default_rng(2).normal(size=out.shape)
+    out.backward(torch.from_numpy(gradient).float())
+    if in_dim > 6:
+        return      # each value of a large array costs two passes of loops
+    assert_near(x.grad, slopes(lambda at: (gradient * by_loops_of_blocks(entries, at, exact[1])).sum(), exact[0]), 1e-5)
+    assert_near(blocks.grad, slopes(lambda at: (gradient * by_loops_of_blocks(entries, exact[0], at)).sum(), exact[1]),
+                1e-5)
+
+
 @pytest.mark.parametrize("way", [as_written, mapped_first])
 @pytest.mark.parametrize("dtype", BOUND)
 def test_rows_of_16_bits_are_summed_in_float32(way, dtype):
@@ -144,3 +170,25 @@ def test_what_does_not_fit_is_refused():
     for rows, weights in ((x[1:], coefficient), (x[:, 1:], coefficient), (x, coefficient[:, 1:])):
         with pytest.raises(KernelError, match="sums by relation need 14 rows of 6 columns and coefficients of 3 bases"):
             relational_sum(rows, basis, weights, relations)
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+def test_block_diagonal_sums_are_float32_and_of_the_first_rows_if_asked(dtype):
+    entries, found = relations_of(*drawn(num_entries=200)), []
+    rounded = inputs(12, 6, dtype)[0].detach()
+    for kind, num_back in ((torch.float32, None), (dtype, NUM_ROWS)):
+        x, blocks = rounded.to(kind, copy=True).requires_grad_(), blocks_of(6, 12)
+        out = block_diagonal_sum(x, blocks, entries, num_back)
+        assert out.dtype == kind
+        out.backward(torch.ones_like(out))
+        found.append((out, blocks.grad, x.grad[:NUM_ROWS]))
+    assert not x.grad[NUM_ROWS:].any()
+    for exact, rounded in zip(*found, strict=True):
+        assert_near(rounded, exact.detach().double().numpy(), BOUND[dtype])
+
+
+def test_block_diagonal_sums_without_entries_are_zero():
+    x, blocks, none = inputs(6, 3)[0], blocks_of(3, 6), np.zeros(0, np.int64)
+    out = block_diagonal_sum(x, blocks, relations_of(none, none, none))
+    out.sum().backward()
+    assert out.shape == (NUM_ROWS, 3) and not out.any() and not x.grad.any() and not blocks.grad.any()

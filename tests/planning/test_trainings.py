@@ -57,10 +57,11 @@ def bytes_of(record):
 
 @pytest.mark.parametrize("model", OTHERS + RELATIONAL)
 @pytest.mark.parametrize("more", [{}, {"norm": "batch"}, {"input_dropout": 0.0}, {"jump": "max"}, {"residual": True},
-                                  {"num_bases": 2}, {"num_bases": 0}])
+                                  {"num_bases": 2}, {"num_bases": 0},
+                                  {"num_blocks": 4}])
 def test_a_plan_counts_the_weights_of_every_model(model, more):
     models = {"jump": ("jknet",), "residual": ("gin", "gat", "sage-max", "rgcn"),
-              "num_bases": RELATIONAL}.get("".join(more), OTHERS + RELATIONAL)
+              "num_bases": RELATIONAL, "num_blocks": RELATIONAL}.get("".join(more), OTHERS + RELATIONAL)
     if model not in models or (model == "sgc" and "norm" in more):
         pytest.skip("the settings refuse this")
     config = TrainConfig.of(model=model, layers=3, hidden=8, **more)

@@ -53,7 +53,8 @@ def alone(typed, folder, **settings):
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("settings", [
     {}, {"num_bases": 0, "norm": "batch"}, {"edge_dropout": 0.3}, {"residual": True, "input_dropout": 0.1},
-    {"hidden": 40, "layers": 2}, {"rematerialize": True}, {"exchange": "alltoallv", "overlap": False}], ids=str)
+    {"hidden": 40, "layers": 2}, {"num_bases": 8, "num_blocks": 4},
+    {"rematerialize": True}, {"exchange": "alltoallv", "overlap": False}], ids=str)
 def test_losses_of_ranks_are_those_of_one(shared_path, typed, settings):  # noqa: F811
     _, metrics, _ = train(COMM, typed(COMM), shared_path / "run", **{**RGCN, **settings})
     np.testing.assert_allclose(losses(metrics), alone(typed, shared_path, **settings), rtol=1e-5)
@@ -74,6 +75,8 @@ def test_every_method_learns(shared_path, typed, name):  # noqa: F811
 @pytest.mark.parametrize("settings", [
     {"precision": "bf16"}, {"precision": "fp16", "num_bases": 0}, {"steps": "2"}, {"steps": "rows:3", "history": "8"},
     {"precision": "auto", "store_activations": 8}, {"node_embedding": 4, "steps": "2"}, {"task": "links"},
+    {"num_bases": 8, "num_blocks": 2, "precision": "bf16", "steps": "2"},
+    {"num_bases": 8, "num_blocks": 2, "precision": "fp16", "edge_dropout": 0.2},
     {"label_inputs": 0.5, "ema": 0.9}], ids=str)
 def test_other_settings_train_it(shared_path, typed, settings):  # noqa: F811
     _, metrics, _ = train(COMM, typed(COMM), shared_path / "run", **{**RGCN, "epochs": 12, **settings})
@@ -136,6 +139,8 @@ def test_a_graph_whose_edges_are_of_one_kind_is_refused(shared_path):  # noqa: F
     ({"device": "cuda"}, "model rgcn can't be used with device cuda: its sums by relation"),
     ({"quantize": "uniform"}, "integer convolutions exist for gcn, sage, gin, gat only"),
     ({"clusters": 4}, "answers in batches with gcn, sage, gin, gat only"),
+    ({"num_blocks": 4, "num_bases": 2}, "num_blocks 4 can't be used with num_bases 2: a relation's matrix is made of"),
+    ({"model": "gat", "num_blocks": 3}, "num_blocks = 3 has no effect on model gat, only on rgcn"),
     ({"model": "gat", "num_bases": 3}, "num_bases = 3 has no effect on model gat, only on rgcn"),
     ({"model": "sgc", "node_embedding": 3}, "node_embedding = 3 has no effect on model sgc, only on"),
     ({"model": "gcn", "node_embedding": 3, "quantize": "uniform"},
@@ -162,7 +167,9 @@ def test_a_model_that_reads_more_than_edges_is_not_exported(shared_path, typed, 
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("settings", [{}, {"hidden": 4, "num_bases": 2}, {"precision": "bf16", "norm": "batch"}],
+@pytest.mark.parametrize("settings", [{}, {"hidden": 4, "num_bases": 2}, {"precision": "bf16", "norm": "batch"},
+                                      {"num_bases": 8, "num_blocks": 4},
+                                      {"num_bases": 8, "num_blocks": 2, "precision": "bf16"}],
                          ids=str)
 def test_a_plan_has_the_bytes_and_the_activations_of_the_training(shared_path, typed, monkeypatch,  # noqa: F811
                                                                   settings):
