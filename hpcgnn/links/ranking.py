@@ -190,19 +190,26 @@ def hide_known(products: np.ndarray, block: Block, question: Question, asked: np
 def _without_held_out(question: Question, own: np.ndarray, of_answer: np.ndarray, better: np.ndarray,
                       equal: np.ndarray) -> Ranks:
     """Ranks, from the counts over all nodes that are not linked in the graph: other held-out answers are left out."""
+    order = np.lexsort((own, of_answer, question.place))
+    of_group, product = np.column_stack([question.place, of_answer])[order], own[order]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (of_group[1:] != of_group[:-1]).any(1)
+    group_end = _ends_of_runs(is_first)
+    is_first[1:] |= product[1:] != product[:-1]
+    tie_end, starts = _ends_of_runs(is_first), np.flatnonzero(is_first)
+    tie_start = starts[np.cumsum(is_first) - 1]
+    is_test = question.split[order] == TEST
+    num_val = np.append(0, np.cumsum(~is_test))      # of links before each one
+    # A link's rivals in its group are above it, or tie and count one half.
+    above, ties = group_end - tie_end, tie_end - tie_start
+    val_above, val_ties = num_val[group_end] - num_val[tie_end], num_val[tie_end] - num_val[tie_start]
     filtered, unseen = better + equal / 2, better + equal / 2
-    bounds = np.searchsorted(question.place, np.arange(len(question.anchor) + 1))
-    for first, last in bounds[np.flatnonzero(np.diff(bounds) > 1)[:, None] + [0, 1]].tolist():
-        for one in np.unique(of_answer[first:last]):
-            links = first + np.flatnonzero(of_answer[first:last] == one)
-            is_test = question.split[links] == TEST
-            filtered[links] -= _beating(own[links], own[links]) - 0.5      # a link ties with itself
-            unseen[links[is_test]] -= _beating(own[links[is_test]], own[links[~is_test]])
+    filtered[order] -= above + (ties - 1) / 2      # a link ties with itself
+    unseen[order] -= is_test * (val_above + val_ties / 2)
     return Ranks(filtered + 1, unseen + 1)
 
 
-def _beating(bar: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """How many of `others` are above each bar; ties count one half."""
-    ascending = np.sort(others)
-    below, up_to = np.searchsorted(ascending, bar, "left"), np.searchsorted(ascending, bar, "right")
-    return len(others) - up_to + (up_to - below) / 2
+def _ends_of_runs(is_first: np.ndarray) -> np.ndarray:
+    """Where the run of each place ends, (n,) int64, from the places that begin a run."""
+    starts = np.flatnonzero(is_first)
+    return np.append(starts[1:], len(is_first))[np.cumsum(is_first) - 1]

@@ -24,8 +24,8 @@ from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
 from hpcgnn.links.objective import LinkObjective
-from hpcgnn.links.questions import questions_of
-from hpcgnn.links.ranking import link_scores
+from hpcgnn.links.questions import Question, questions_of
+from hpcgnn.links.ranking import Ranks, _without_held_out, link_scores
 from hpcgnn.links.task import LinkTask
 from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of
 from hpcgnn.partition.partition import Partition
@@ -216,6 +216,26 @@ def test_all_links_of_a_node_are_one_question_where_edges_hold_both_ways():
 
 
 @pytest.mark.parallel(2)
+@pytest.mark.parametrize("num_links", [0, 1, 400])
+def test_other_held_out_answers_are_left_out_as_a_loop_over_pairs_leaves_them_out(num_links):
+    """Some of 40 questions have one link, others many, in two classes of answers; products tie often."""
+    rng, none = np.random.default_rng(num_links), np.zeros(0, np.int64)
+    place = np.sort(np.minimum(rng.geometric(0.1, num_links), 40) - 1)
+    split, of_answer = rng.choice([VALIDATION, TEST], num_links), rng.integers(0, 2, num_links)
+    own, (better, equal) = rng.integers(0, 5, num_links).astype(np.float32), rng.integers(50, 99, (2, num_links))
+    question = Question(none, none, False, place, none, split, none, none, none)
+    expected = Ranks(*(1 + better + equal / 2 for _ in range(2)))
+    for one in range(num_links):
+        for other in range(num_links):
+            if one != other and (place[one], of_answer[one]) == (place[other], of_answer[other]):
+                rivals = (own[other] > own[one]) + (own[other] == own[one]) / 2
+                expected.filtered[one] -= rivals
+                expected.unseen[one] -= rivals * (split[one] == TEST and split[other] == VALIDATION)
+    found = _without_held_out(question, own, of_answer, better, equal)
+    assert found.filtered.tolist() == expected.filtered.tolist()
+    assert found.unseen.tolist() == expected.unseen.tolist()
+
+
 def test_a_split_without_links_has_no_score(shared_path):
     dataset = with_links(shares=(0.0, 0.2))
     shards = write_once(COMM, dataset, shared_path / "shards")
