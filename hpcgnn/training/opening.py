@@ -16,8 +16,8 @@ from hpcgnn.training.summary import software_versions
 
 # Settings that a checkpoint's weights depend on; all others may change when a run is resumed.
 FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "residual", "label_inputs", "jump", "seed",
-                       "num_bases", "num_blocks", "node_embedding", "weight_decay_layers", "precision", "quantize", "quantize_bits",
-                       "clusters", "batch_size", "between_clusters")
+                       "num_bases", "num_blocks", "node_embedding", "weight_decay_layers", "precision", "quantize",
+                       "quantize_bits", "clusters", "batch_size", "between_clusters")
 
 
 def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],

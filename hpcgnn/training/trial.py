@@ -28,7 +28,8 @@ from hpcgnn.errors import ConfigError, HpcgnnError
 from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
-from hpcgnn.nn.heads import Heads, Outputs, check_entries, entries_of, scored
+from hpcgnn.nn.heads import TERM, Heads, Outputs, check_entries, entries_of, scored
+from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.pyg.convolutions import is_convolution
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.training.generators import alike_draws
@@ -66,7 +67,8 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
     On one rank a model on LocalGraph may mix rows, but not read their positions. Returns None if the model fails on a
     few rows, or this rank has too few.
 
-    Raises ConfigError: outputs that are not floats, or not one row per node; a function, which it names, mixes rows.
+    Raises ConfigError: outputs that are not floats, or not one row per node; a function, which it names, mixes rows; on
+    several ranks, a number as term of the loss that reads a NodeEmbedding.
     """
     name = _name_of(model)
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
@@ -103,6 +105,8 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
         if trains and not any(entry.requires_grad for entry in entries_of(answers[0]).values()):
             raise ConfigError(f"{name}'s outputs depend on none of its weights that are trained, so nothing can be "
                               "learned; look for detach(), no_grad() or argmax in its forward")
+        if num_ranks > 1:
+            _check_term(model, entries_of(answers[0]), name)
         remark = ""
         if not getattr(model, "mixes_rows", False):
             try:
@@ -117,6 +121,22 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
     everything, heads = Heads.joined(answers[1])
     everything = everything.detach().float()
     return Tried(name, everything if heads is None else heads.split(everything), rows, endings, remark)
+
+
+def _check_term(model: nn.Module, entries: dict[Any, torch.Tensor], name: str) -> None:
+    """Raise ConfigError if the loss has a number as term that reads a NodeEmbedding, which is other rows on each rank.
+    """
+    term = entries.get(TERM)
+    tables = {key: table.weight for key, table in own_tables(model).items() if table.weight.requires_grad}
+    if term is None or term.dim() or not term.requires_grad or not tables:
+        return
+    read = torch.autograd.grad(term, list(tables.values()), retain_graph=True, allow_unused=True)
+    found = next((key for key, gradient in zip(tables, read, strict=True) if gradient is not None), None)
+    if found is not None:
+        raise ConfigError(f"{name} returns one number as its entry 'loss' that depends on the NodeEmbedding "
+                          f"{found.removeprefix('module.').removesuffix('.weight')}, and each rank holds other rows of "
+                          "it; return one value per node, computed from the node's own row, which is averaged over all "
+                          "nodes")
 
 
 def _check_stored(model: nn.Module, part: LocalGraph, name: str) -> None:

@@ -11,6 +11,8 @@ from training_setup import easy_graph, on_rank_zero, random_owner, write
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.nn.node_embedding import NodeEmbedding, Nodes
+from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.own_loss import OwnLoss
@@ -144,6 +146,34 @@ def test_a_term_of_rows_is_averaged_over_all_nodes_and_a_term_of_weights_is_coun
 def test_a_number_that_depends_on_rows_is_no_term(shards):
     with pytest.raises(CollectiveError, match="Heads's output for a node depends on other rows"):
         trained(COMM, shards[1], Heads(lambda out, h, own: {"logits": out, "loss": h.square().mean()}))
+
+
+class Table(torch.nn.Module):
+    """A model with a learned row for each node; `term` makes the entry "loss" from the own rows and the module."""
+
+    def __init__(self, nodes, term):
+        super().__init__()
+        self.table, self.last, self.term = NodeEmbedding(nodes, 5, seed=1), torch.nn.Linear(5, 4), term
+        torch.nn.init.constant_(self.last.weight, 0.1)
+        torch.nn.init.zeros_(self.last.bias)
+
+    def forward(self, graph, x):
+        rows = self.table(graph.node_index)
+        return {"logits": self.last(rows), "loss": self.term(rows, self)}
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_number_of_a_whole_table_is_refused_on_several_ranks_and_a_value_per_row_is_right(shards):
+    def of(comm, folder, term):
+        part = read_partition(folder, comm.rank, comm.size, read_graph_info(folder))
+        return trained(comm, folder, Table(Nodes(torch.from_numpy(np.sort(part.inner_id)), 240), term))[0]
+
+    alone = of(MPI.COMM_SELF, shards[0], lambda rows, own: 0.1 * own.table.weight.square().sum(1).mean())
+    assert np.allclose(of(COMM, shards[1], lambda rows, own: 0.1 * rows.square().sum(1)), alone, rtol=2e-5)
+    if COMM.size > 1:
+        with pytest.raises(CollectiveError, match="Table returns one number as its entry 'loss' that depends on the "
+                                                  "NodeEmbedding table, and each rank holds other rows"):
+            of(COMM, shards[1], lambda rows, own: 0.1 * own.table.weight.norm())
 
 
 def contrasted(h, others, temperature=0.5):
