@@ -37,6 +37,7 @@ from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn, plain
 from hpcgnn.nn.models import ModelTraits, check_edge_weights, traits_of
+from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
@@ -488,7 +489,10 @@ def _unused_of_edges(config: TrainConfig, info: GraphInfo, model: nn.Module) -> 
               if number and not is_taken]
     if not unused:
         return []
-    return [f"the graph's edges have {' and '.join(unused)}, and {config.model} does not take them: it trains without"]
+    takers = [*(["--model rgcn takes relations"] if info.relation_names and config.model not in RELATIONAL else []),
+              *(["models of your own take attributes, as edge_attr"] if info.num_edge_features else [])]
+    return [f"the graph's edges have {' and '.join(unused)}, and {config.model} does not take them: it trains without; "
+            + ", ".join(takers)]
 
 
 def _check_typed_edges(config: TrainConfig, info: GraphInfo) -> None:

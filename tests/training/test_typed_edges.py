@@ -85,7 +85,12 @@ def test_models_that_do_not_take_relations_say_so_once(shared_path):
     shards = write_once(COMM, typed_graph(), shared_path / "shards")
     session = Session.open(COMM, shards, TrainConfig.of(**SMALL))
     assert [text for text in session.remarks if "relations" in text] == [
-        "the graph's edges have 3 relations and 2 attributes, and gcn does not take them: it trains without"]
+        "the graph's edges have 3 relations and 2 attributes, and gcn does not take them: it trains without; --model "
+        "rgcn takes relations, models of your own take attributes, as edge_attr"]
+    with_relations = Session.open(COMM, shards, TrainConfig.of(**{**SMALL, "model": "rgcn"}))
+    assert [text for text in with_relations.remarks if "edges have" in text] == [
+        "the graph's edges have 2 attributes, and rgcn does not take them: it trains without; models of your own take "
+        "attributes, as edge_attr"]
 
 
 @pytest.mark.parallel([1, 2])
