@@ -40,6 +40,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
 AS_THEY_ARE = 32          # bits of rows that are stored unchanged, without codes
 AUTO, BY_ROW, MOST_STEPS = "auto", "rows:", 4096      # values of `steps`
+NO_LIMIT = "0"            # of memory
 CLUSTERS_A_BATCH = 16                  # in inference
 DEFAULT_AVERAGE = 0.25                 # share of an epoch's steps
 # Headings of help.
@@ -311,6 +312,10 @@ class TrainConfig:
                            "status 75, as at a signal; it ends before, if another epoch would not fit. 0 is the end "
                            "of the job if Slurm names one, else no limit.", low=0.0,
                            group=RUN, flag="common")
+    memory: str = setting(NO_LIMIT, "Memory that all ranks of a machine may use together, such as 12G (G is 1024**3 "
+                          "bytes): tables that exceed it lie on a disk. 0 sets no limit.", group=RUN)
+    scratch: str = setting("", "Folder on a local disk for tables that exceed `memory`; nothing is left in it. By "
+                           "default $SLURM_TMPDIR, $TMPDIR, else /var/tmp.", group=RUN, flag="none")
     track: str = setting("none", "Where else the run is recorded while it trains; TensorBoard's files are in the run "
                          "folder.", ("none", "tensorboard", "mlflow", "wandb"), group=RUN, flag="none")
     timeout: float = setting(1800.0, "Seconds without progress after which the job ends and names the rank that "
@@ -328,6 +333,12 @@ class TrainConfig:
             raise ConfigError(f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found {self.model!r}"
                               + hint_of(self.model, MODELS))
         parse_arguments(self.model_args)
+        if self.scratch and not parse_memory(self.memory):
+            raise ConfigError(f"scratch {self.scratch} has no effect without a limit; set --memory too, or leave "
+                              "it out, after a run that had it by --set scratch=")
+        if parse_memory(self.memory) and self.device == "cuda":
+            raise ConfigError(f"memory {self.memory} can't be used with device cuda: tables of a GPU can't lie on a "
+                              "disk; leave one of them out")
         others = {own.name: getattr(self, own.name) for own in fields(self)}
         self._check_steps(others)
         self._check_clusters()
@@ -510,6 +521,18 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise ConfigError(f"model_args must be a JSON object, as in '{{\"heads\": 8}}', found {text!r}")
     return arguments
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of --memory, where K, M, G and T are powers of 1024; ConfigError for another text."""
+    number, power = (text[:-1], "KMGT".find(text[-1:].upper()) + 1) if text[-1:].isalpha() else (text, 0)
+    try:
+        found = float(number) * 1024 ** power if number.strip() and (power or not text[-1:].isalpha()) else -1.0
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1 << 62:
+        raise ConfigError(f"memory must be a number of bytes, such as 12G or 800M, found {text!r}")
+    return int(found)
 
 
 def parse_protection(text: str) -> tuple[float, float]:

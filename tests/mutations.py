@@ -461,7 +461,7 @@ MUTATIONS = [
     Mutation("ops/arena.py", "half of the pages stay", "        self._move(Move(move.source, move.target, half))\n", "",
              ARENA),
     Mutation("ops/arena.py", "pages that can't be moved are kept",
-             "_LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)", "pass", ARENA),
+             "LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)", "pass", ARENA),
     Mutation("nn/layers.py", "rows behind an activation are kept, too",
              "not (is_input or makes_again)", "not is_input", HELD),
     Mutation("ops/cross_entropy.py", "all blocks have the labels of the first",

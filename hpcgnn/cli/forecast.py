@@ -25,6 +25,12 @@ def forecast_lines(found: Forecast) -> list[str]:
     for own in fields(found.memory[0]):
         sizes = [getattr(memory, own.name) for memory in found.memory]
         lines.append(f"  {NAMES[own.name]:34} {in_bytes(max(sizes)):>9} {in_bytes(sum(sizes) / ranks):>9}")
+    if found.limited is not None:
+        lines += ["tables within the limit of memory",
+                  f"  in memory        {in_bytes(found.limited.in_memory)} on the fullest rank",
+                  f"  on the disk      {in_bytes(found.limited.on_disk)} of the rank that has most there",
+                  f"  an epoch         writes {in_bytes(found.limited.written)} to the disk and reads "
+                  f"{in_bytes(found.limited.read)}, all ranks"]
     lines += ["bytes sent by all ranks", *_sent(found), "time on this machine, with these ranks",
               f"  an epoch         {in_time(found.epoch_seconds)}, the median of {found.sampled_epochs - 1} after the "
               "first",

@@ -197,4 +197,7 @@ def _cost(summary: dict[str, Any]) -> str:
         return "no epoch recorded"
     sent, messages = summary["sent_bytes_per_epoch"], summary["sent_bytes_messages_per_epoch"]
     share = f", {size_text(messages)} of it messages" if messages < sent else ""
-    return f"{time_text(summary['median_epoch_seconds'])} and {size_text(sent)} an epoch{share}"
+    disk = (f", {size_text(summary['disk_bytes_spilled_per_epoch'])} of tables written to disk and "
+            f"{size_text(summary['disk_bytes_fetched_per_epoch'])} read"
+            if "disk_bytes_spilled_per_epoch" in summary else "")
+    return f"{time_text(summary['median_epoch_seconds'])} and {size_text(sent)} an epoch{share}{disk}"

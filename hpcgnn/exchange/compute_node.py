@@ -35,7 +35,7 @@ from hpcgnn.exchange.swap import swap_rows
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.aggregation import SparseRows, add_product, from_csr, multiply
-from hpcgnn.ops.arena import empty
+from hpcgnn.ops.arena import empty, empty_table
 
 HALVES = 2
 ALIGNMENT = 64      # bytes; each half begins on a cache line
@@ -220,7 +220,7 @@ class SharedExchange(Around):
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: see `HaloExchange.input_rows`."""
         num_inner = len(features)
-        rows = torch.empty((num_inner + self.num_halo, features.shape[1]), dtype=features.dtype)
+        rows = empty_table((num_inner + self.num_halo, features.shape[1]), features.dtype)
         rows[:num_inner] = features
         SharedFetch(self, self._own_rows(features), self.exchange.start_input(features)).finish(rows[num_inner:])
         self._memory.release()      # features are wider than all rows that come later

@@ -40,6 +40,7 @@ from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.graph.hop import Exchange, ExchangeSite
 from hpcgnn.graph.reductions import weighted_degree
+from hpcgnn.ops.arena import empty_table
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
 
@@ -225,8 +226,7 @@ class HaloExchange:
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: return inner features followed by halo features, which are sent once, in their storage type."""
-        rows = torch.empty((self._plan.num_inner + self.num_halo, features.shape[1]), dtype=features.dtype,
-                           device=features.device)
+        rows = empty_table((self._plan.num_inner + self.num_halo, features.shape[1]), features.dtype, features.device)
         rows[:self._plan.num_inner] = features
         self.start_input(features).finish(rows[self._plan.num_inner:])
         return rows

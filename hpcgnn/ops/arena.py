@@ -16,6 +16,8 @@ import math
 import mmap
 import os
 from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -31,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 class _Block:
     def __init__(self, arena: Arena, start: int, num_bytes: int):
-        self._returned, self._piece = arena.returned, (start, num_bytes)
+        self._arena, self._piece = arena, (start, num_bytes)      # the arena lives as long as its tensors
         self.__array_interface__ = {"version": 3, "shape": (num_bytes,), "typestr": "|u1",
                                     "data": (arena.address + start, False)}
 
     def __del__(self) -> None:
-        self._returned.append(self._piece)
+        self._arena.returned.append(self._piece)
 
 
 class Arena:
@@ -44,6 +46,8 @@ class Arena:
 
     Raises OSError if the system refuses the mapping.
     """
+
+    is_limited = False      # whether tables may lie on a disk, see `hpcgnn.ops.limited_arena`
 
     def __init__(self, num_bytes: int, can_move: bool = True):
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
@@ -64,6 +68,13 @@ class Arena:
         block = _Block(self, *self._take(num_bytes))
         return torch.from_numpy(np.asarray(block)[:num_bytes]).view(dtype).view(shape)
 
+    def keep_long(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor is read late, or again and again: it goes to the disk before others, if one is used."""
+
+    def keeping(self) -> AbstractContextManager:
+        """Within the block, note which tensors a forward pass keeps for its backward pass, in their order."""
+        return nullcontext()
+
     def _take(self, num_bytes: int) -> tuple[int, int]:
         while self.returned:
             self._places.give_back(*self.returned.popleft())
@@ -79,24 +90,24 @@ class Arena:
         # memory of a chunk that can't be moved goes back to the system, and its target gets new pages when written.
         half = move.num_bytes // CHUNK // 2 * CHUNK
         if not half:
-            _LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)
+            LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)
             return
         self._move(Move(move.source, move.target, half))
         self._move(Move(move.source + half, move.target + half, move.num_bytes - half))
 
 
-_LIBC = ctypes.CDLL(None)
-_LIBC.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-_LIBC.mremap.restype = ctypes.c_void_p
-_LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+LIBC = ctypes.CDLL(None)
+LIBC.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+LIBC.mremap.restype = ctypes.c_void_p
+LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def _moves_pages(source: int, target: int, num_bytes: int) -> bool:
     flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
-    return _LIBC.mremap(source, num_bytes, num_bytes, flags, target) == target
+    return LIBC.mremap(source, num_bytes, num_bytes, flags, target) == target
 
 
-def _system_moves_pages() -> bool:
+def system_moves_pages() -> bool:
     page = mmap.PAGESIZE
     trial = mmap.mmap(-1, 2 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     trial[0] = 1
@@ -104,22 +115,58 @@ def _system_moves_pages() -> bool:
     return _moves_pages(address, address + page, page) and (trial[0], trial[page]) == (0, 1)
 
 
+def addresses() -> int:
+    """Bytes of addresses of an arena, a multiple of 4 chunks."""
+    return -(-OVERSIZE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 * CHUNK)) * 4 * CHUNK
+
+
 def _open_arena() -> Arena | None:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         logger.warning("no arena: this system has no huge pages on demand; every tensor is allocated anew")
         return None
-    can_move = _system_moves_pages()
+    can_move = system_moves_pages()
     if not can_move:
         logger.info("pages can't be moved on this system: free memory in too small parts stays unused")
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        return Arena(-(-OVERSIZE * physical // (4 * CHUNK)) * 4 * CHUNK, can_move)
+        return Arena(addresses(), can_move)
     except OSError as error:
         logger.warning("no arena: %s; every tensor is allocated anew", error)
         return None
 
 
 _ARENA = _open_arena()
+
+
+@contextmanager
+def using(arena: Arena) -> Iterator[None]:
+    """Within the block, large tensors come from another arena."""
+    global _ARENA
+    earlier, _ARENA = _ARENA, arena
+    try:
+        yield
+    finally:
+        _ARENA = earlier
+
+
+def is_limited() -> bool:
+    return _ARENA is not None and _ARENA.is_limited
+
+
+def keeping() -> AbstractContextManager:
+    """See `Arena.keeping`."""
+    return nullcontext() if _ARENA is None else _ARENA.keeping()
+
+
+def keep_long(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor after `Arena.keep_long` has noted it."""
+    if _ARENA is not None:
+        _ARENA.keep_long(tensor)
+    return tensor
+
+
+def empty_table(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+    """An uninitialized tensor that outlives epochs: torch's, but of the arena if memory is limited."""
+    return keep_long(empty(shape, dtype, device)) if is_limited() else torch.empty(shape, dtype=dtype, device=device)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype = torch.float32,

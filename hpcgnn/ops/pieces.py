@@ -8,6 +8,7 @@ move.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
 from typing import NamedTuple
 
 MIN_BYTES = 1 << 18              # smaller tensors come from torch
@@ -29,6 +30,10 @@ class Pieces:
     def __init__(self, start: int, num_bytes: int):
         self._free = [(start, num_bytes)] if num_bytes else []    # (start, size), ascending
         self.top = start
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(size for _, size in self._free)
 
     def take(self, num_bytes: int) -> int:
         """Start of a piece, cut from the smallest free part that is large enough; MemoryError if there is none."""
@@ -91,8 +96,20 @@ class MovingPieces:
         self.num_filled += num_bytes - num_moved
         return start, moves
 
-    def give_back(self, start: int, size: int) -> None:
-        self._free.give_back(start, size)
+    def give_back(self, start: int, size: int, has_memory: bool = True) -> None:
+        (self._free if has_memory else self._bare).give_back(start, size)
+        self.num_filled -= 0 if has_memory else size
+
+    @property
+    def num_free(self) -> int:
+        """Bytes of free pieces that have memory."""
+        return self._free.num_bytes
+
+    def drop_free(self) -> Iterator[tuple[int, int]]:
+        """Yield start and size of each free piece with memory; it counts as one without from then on."""
+        while (part := self._free.take_smallest(self.num_filled)) is not None:
+            self.give_back(*part, has_memory=False)
+            yield part
 
 
 class Places:
@@ -119,5 +136,21 @@ class Places:
         start, moves = self._moving.take(size)
         return start, size, moves
 
-    def give_back(self, start: int, size: int) -> None:
-        (self._fixed if start < self._border else self._moving).give_back(start, size)
+    def give_back(self, start: int, size: int, has_memory: bool = True) -> None:
+        if start < self._border:
+            self._fixed.give_back(start, size)
+        else:
+            self._moving.give_back(start, size, has_memory)
+
+    def keeps_memory(self, start: int) -> bool:
+        """Whether a piece's memory may be moved to others when it is free."""
+        return start >= self._border
+
+    @property
+    def num_free(self) -> int:
+        """Bytes of memory that may be moved to new pieces."""
+        return self._moving.num_free
+
+    def drop_free(self) -> Iterator[tuple[int, int]]:
+        """Yield start and size of each free piece of memory that may be moved; it has none from then on."""
+        return self._moving.drop_free()

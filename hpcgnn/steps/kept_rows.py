@@ -11,7 +11,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.state import fill, on_host
 from hpcgnn.ops.aggregation import PackedRows
-from hpcgnn.ops.arena import empty
+from hpcgnn.ops.arena import empty, keep_long
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.resident import on_device, resident
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
@@ -55,7 +55,7 @@ class DenseRows(KeptRows):
 
     def __init__(self, num_rows: int, dim: int, dtype: torch.dtype, device: torch.device):
         self.kind = str(dtype).removeprefix("torch.")
-        self._table = empty((num_rows, dim), dtype, device).zero_()
+        self._table = keep_long(empty((num_rows, dim), dtype, device)).zero_()
 
     def keep(self, index: np.ndarray, rows: torch.Tensor, key: CounterKey) -> None:
         self._table.index_copy_(0, on_device(index, rows)[:len(rows)], rows.to(self._table.dtype))

@@ -17,10 +17,12 @@ from hpcgnn.config import AUTO, TrainConfig
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.methods.controller import Controller
 from hpcgnn.run.launch import giving_back_freed_memory, watch
+from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.job import Job
 from hpcgnn.training.learner import Learner
+from hpcgnn.training.memory_limit import MemoryLimit, limited_memory
 from hpcgnn.training.session import NOTHING, Session, read_shared_info
 from hpcgnn.training.soundness import fault_error
 from hpcgnn.training.trainer import train_epoch
@@ -44,6 +46,16 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Limited:
+    """Bytes of tables in a run with --memory: the most of one rank, and an epoch of all ranks."""
+
+    in_memory: int
+    on_disk: int
+    written: int      # an epoch, of all ranks
+    read: int
+
+
+@dataclass(frozen=True)
 class Forecast:
     """Predicted costs of a run."""
 
@@ -61,6 +73,7 @@ class Forecast:
     num_evaluations: int
     num_assignments: int
     sampled_epochs: int
+    limited: Limited | None = None      # with --memory
 
     @property
     def total_seconds(self) -> float:
@@ -103,6 +116,7 @@ class Sample:
     assign_seconds: float
     activations: int
     sum_bytes: int      # of the last one
+    disk_use: dict[str, int]      # of the last one, see `MemoryLimit.take_use`; empty without a limit
 
 
 def forecast(comm: MPI.Comm, job: Job) -> Forecast:
@@ -113,11 +127,18 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     info = read_shared_info(comm, job.shards)
     config = job.agree(comm, info.name, is_trained=False)
     watch(comm, config.timeout)
+    with limited_memory(comm, config) as limit:
+        return _forecast(comm, job, config, info, limit)
+
+
+def _forecast(comm: MPI.Comm, job: Job, config: TrainConfig, info: GraphInfo, limit: MemoryLimit | None) -> Forecast:
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
+    if limit is not None:
+        limit.check()
     learner = Learner.start(session, session.config.seed, None)
     controller = session.config.method.controller(session.method_context())
-    sample = _train_sample(session, learner, controller)
+    sample = _train_sample(session, learner, controller, limit)
     least, most = _epoch_bytes(session, controller)
     if config.steps == AUTO:      # the last epochs, with one step, send rows of other widths
         session.exchange.begin_epoch(replace(controller.plan(session.config.seed, len(sample.epoch_seconds) + 1),
@@ -131,10 +152,19 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     return Forecast(
         memory, least, most, sample.sum_bytes, _sum_of(comm, evaluation),
         comm.allreduce(session.exchange.setup.payload_bytes), statistics.median(sample.epoch_seconds),
-        sample.evaluation_seconds, sample.assign_seconds, *_counts(session.config), len(sample.epoch_seconds) + 1)
+        sample.evaluation_seconds, sample.assign_seconds, *_counts(session.config), len(sample.epoch_seconds) + 1,
+        None if limit is None else _limited(comm, limit, sample))
 
 
-def _train_sample(session: Session, learner: Learner, controller: Controller) -> Sample:
+def _limited(comm: MPI.Comm, limit: MemoryLimit, sample: Sample) -> Limited:
+    arena = limit.arena
+    most = np.array([arena.most_in_memory, arena.file.most_bytes], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    return Limited(int(most[0]), int(most[1]), sample.disk_use["disk_bytes_spilled"],
+                   sample.disk_use["disk_bytes_fetched"])
+
+
+def _train_sample(session: Session, learner: Learner, controller: Controller, limit: MemoryLimit | None) -> Sample:
     """Collective: train until enough is measured, and evaluate once."""
     comm, seed, started = session.comm, session.config.seed, time.perf_counter()
     kept = KeptStorages([*learner.model.parameters(), *learner.model.buffers(), session.graph.x_all])
@@ -151,6 +181,7 @@ def _train_sample(session: Session, learner: Learner, controller: Controller) ->
         decision = controller.observe(trace.loss, trace.epoch_seconds, session.exchange.traces())
         assigning = max(assigning, decision.assign_seconds)
         seconds.append(trace.epoch_seconds)
+        disk_use = {} if limit is None else limit.take_use()
         if comm.bcast(epoch > 0 and time.perf_counter() - started > ENOUGH_SECONDS):
             break
     session.exchange.evaluation.take()
@@ -158,7 +189,8 @@ def _train_sample(session: Session, learner: Learner, controller: Controller) ->
     evaluate(comm, learner.model, session.graph, session.objective, session.score)
     evaluating = comm.allreduce(time.perf_counter() - started, MPI.MAX)
     # The first epoch also builds matrices and layouts.
-    return Sample(seconds[1:], evaluating, comm.allreduce(assigning, MPI.MAX), kept.num_bytes, trace.sent_bytes_sums)
+    return Sample(seconds[1:], evaluating, comm.allreduce(assigning, MPI.MAX),
+                  kept.num_bytes if limit is None else limit.arena.most_kept, trace.sent_bytes_sums, disk_use)
 
 
 def _epoch_bytes(session: Session, controller: Controller) -> tuple[int, int]:

@@ -88,10 +88,11 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
         together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
         from hpcgnn.training.run_folder import RunFolder
 
-        return _train_in(comm, RunFolder(lock.folder, lock), info, job, config)
+        return _train_in(comm, RunFolder(lock.folder, lock), info, job, config, stack)
 
 
-def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, config: TrainConfig) -> Finished:
+def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, config: TrainConfig,
+              stack: ExitStack) -> Finished:
     from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
     from hpcgnn.training.tables import found_by_rank_zero
 
@@ -105,15 +106,19 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
             info.name, without_auto_precision(job.settings),
             {**resumed.settings, **without_auto_precision(job.file_settings)}))
         check_same(comm, settings_of(config))
+    from hpcgnn.training.memory_limit import limited_memory
     from hpcgnn.training.session import NOTHING, Session
     from hpcgnn.training.trainer import TrainingRun
 
     end_if_asked(comm)
+    memory = stack.enter_context(limited_memory(comm, config))
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
+    if memory is not None:
+        memory.check()
     remarks = together(comm, lambda: _check_answers(session))
     # A checkpoint that does not fit is refused before the folder is touched.
-    run = TrainingRun(session, folder, resumed)
+    run = TrainingRun(session, folder, resumed, memory)
     if comm.rank == 0 and job.resume and resumed is None:
         tell(f"{folder.checkpoint} does not exist yet; starting anew")
 

@@ -39,7 +39,9 @@ from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn, plain
 from hpcgnn.nn.models import ModelTraits, check_edge_weights, traits_of
 from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.nn.node_embedding import own_tables
+from hpcgnn.ops.arena import empty_table, is_limited
 from hpcgnn.ops.counter import BACKWARD, FORWARD
+from hpcgnn.ops.spans import short_blocks
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import choose_device, together
 from hpcgnn.run.watchdog import HERE
@@ -170,8 +172,11 @@ class Session:
         messages = Exchanges.open(comm, config, part, reach, transport, full_bits)
         exchange = messages.exchange
         # Halo input rows are fetched once, here; later exchanges carry hidden rows.
-        stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[precision])
+        stored = _stored(part.features, STORAGE[precision])
+        if is_limited():
+            part = replace(part, features=np.empty((part.num_inner, 0), np.float32))
         features = exchange.input_rows(stored.to(device))
+        del stored
         graph = LocalGraph(_local_rows(part, whole, info, features, weighted_degree_of(exchange, part, device)),
                            exchange, None if reach is None else Prefixes(reach.num_within), messages.arcs,
                            config.sums == "half", config.stored_bits)
@@ -406,6 +411,15 @@ def _objective_and_score(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, in
         advice = "use float rows on the whole graph" if config.clusters else "use float rows"
         together(comm, lambda: check_task(info.name, objective.task, advice))
     return objective, score
+
+
+def _stored(features: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    if not is_limited():
+        return torch.from_numpy(features.astype(np.float32, copy=False)).to(dtype)
+    rows = empty_table(features.shape, dtype)
+    for start, stop in short_blocks(len(rows)):
+        rows[start:stop] = torch.from_numpy(features[start:stop].astype(np.float32, copy=False))
+    return rows
 
 
 def _check_counts(shards: Path, config: TrainConfig, info: GraphInfo, objective: Objective, trains: bool) -> None:

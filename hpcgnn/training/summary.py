@@ -108,6 +108,8 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         **{f"sent_bytes_{kind}_per_epoch": sent_bytes for kind, sent_bytes in others.items()},
         "shared_bytes_per_epoch": statistics.fmean(record.get("shared_bytes", 0) for record in metrics),
         "median_hidden_seconds": statistics.median(record.get("hidden_seconds", 0.0) for record in metrics),
+        **{f"{name}_per_epoch": statistics.fmean(record.get(name, 0) for record in metrics)
+           for name in metrics[-1] if name.startswith("disk_bytes")},
     }
 
 

@@ -24,6 +24,7 @@ from hpcgnn.methods.controller import Decision
 from hpcgnn.nn.distributed import plain
 from hpcgnn.nn.heads import with_term
 from hpcgnn.ops.adam import StepCheck, UnreadCheck
+from hpcgnn.ops.arena import keeping
 from hpcgnn.ops.counter import SUM, CounterKey
 from hpcgnn.run.launch import together
 from hpcgnn.run.output import tell, time_text
@@ -36,6 +37,7 @@ from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, modeled_seconds
 from hpcgnn.training.evaluate import Evaluation, classes_of, evaluate
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.learner import Learner
+from hpcgnn.training.memory_limit import MemoryLimit
 from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_optimizer import OwnOptimizer
@@ -125,7 +127,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
                         loss_scale=learner.loss_scale.value)
     if learner.begin_step():
         session.exchange.forget_sums()
-    with alike_draws(model, moment.seed, moment.epoch, moment.number), _checkpoints(model, graph):
+    with alike_draws(model, moment.seed, moment.epoch, moment.number), keeping(), _checkpoints(model, graph):
         outputs = model(graph, graph.x)      # exchanges halo rows; backward() exchanges their gradients
         loss_sum = objective.of_model(model).loss_sum(outputs, "train", graph)
         loss = loss_sum / (objective.mean_rows["train"] / moment.num_steps)
@@ -152,8 +154,9 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
 class TrainingRun:
     """The epochs of one `hpcgnn train`, from a session to a finished run folder, continuing from `resumed` if given."""
 
-    def __init__(self, session: Session, folder: RunFolder, resumed: Checkpoint | None = None):
-        self.session, self.folder = session, folder
+    def __init__(self, session: Session, folder: RunFolder, resumed: Checkpoint | None = None,
+                 memory: MemoryLimit | None = None):
+        self.session, self.folder, self.memory = session, folder, memory
         self.progress = Progress() if resumed is None else resumed.progress
         self.learner = Learner.start(session, self.seed, resumed)
         if isinstance(self.learner.optimizer, OwnOptimizer):
@@ -270,7 +273,7 @@ class TrainingRun:
             if evaluation is not None:
                 self.controller.judge(progress.evaluations_since_best == 0)
             self._record({**asdict(trace), "sent_bytes_control": sent_control, **self._move_rate(evaluation),
-                          **asdict(decision)}, evaluation)
+                          **asdict(decision), **(self.memory.take_use() if self.memory else {})}, evaluation)
             display.advance(self.seed, progress, trace, evaluation)
             if trace.stop_signal:
                 self._stop()

@@ -22,7 +22,7 @@ def arena():
 
 @pytest.fixture
 def moving():
-    if not arena_module._system_moves_pages():
+    if not arena_module.system_moves_pages():
         pytest.skip("this system moves no pages: Linux does since 5.7")
     return Arena(1024 * CHUNK)
 

@@ -19,7 +19,7 @@ from hpcgnn.exchange.codec import MessageArena, Messages, no_bad_rows
 from hpcgnn.exchange.plan import RowList
 from hpcgnn.exchange.sender import Sender
 from hpcgnn.exchange.state import State, Stateful, on_host, table_of
-from hpcgnn.ops.arena import empty
+from hpcgnn.ops.arena import empty, keep_long
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.quantization import Buffer, dequantize_rows, quantize_rows, start_quantizing
@@ -153,7 +153,7 @@ class Reconstruction(Stateful):
         """Return the rows of one message per peer, to be corrected in place; then call `keep`."""
         num_rows = sum(map(len, lists))
         if self._rows is None or self._epoch != epoch - 1 or self._rows.shape != (num_rows, dim):
-            self._rows = empty((num_rows, dim), torch.float32, device).zero_()
+            self._rows = keep_long(empty((num_rows, dim), torch.float32, device)).zero_()
         self._epoch = epoch
         return self._rows
 

@@ -1,0 +1,71 @@
+"""A run within a limit of memory: its arena, how ranks share the limit, and what they write and read on a disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.config import TrainConfig, parse_memory
+from hpcgnn.errors import TrainingError
+from hpcgnn.exchange.compute_node import split_nodes
+from hpcgnn.ops.limited_arena import LimitedArena
+from hpcgnn.run.launch import together
+
+DEFAULT_SCRATCH = "/var/tmp"
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """This rank's share of --memory."""
+
+    comm: MPI.Comm
+    arena: LimitedArena
+    num_mates: int      # ranks of this machine
+
+    def check(self) -> None:
+        """Collective: CollectiveError if what can't leave memory exceeds the limit on some rank."""
+        together(self.comm, lambda: self.arena.check_limit(self.num_mates))
+
+    def take_use(self) -> dict[str, int]:
+        """Collective: bytes of all ranks since the last call, for a record of an epoch."""
+        use = self.arena.take_use()
+        sums = np.array(use, np.int64)
+        self.comm.Allreduce(MPI.IN_PLACE, sums)
+        return {f"disk_bytes_{name}": int(value) for name, value in zip(use._fields, sums, strict=True)}
+
+
+@contextmanager
+def limited_memory(comm: MPI.Comm, config: TrainConfig) -> Iterator[MemoryLimit | None]:
+    """Collective: within the block, large tables come from a LimitedArena; None without --memory.
+
+    Raises CollectiveError: the scratch folder can't be used.
+    """
+    num_bytes = parse_memory(config.memory)
+    if not num_bytes:
+        yield None
+        return
+    machine = split_nodes(comm)
+    num_mates = machine.size
+    machine.Free()
+    arena = together(comm, lambda: _opened(num_bytes // num_mates, scratch_of(config)))
+    with arena.in_use():
+        yield MemoryLimit(comm, arena, num_mates)
+
+
+def scratch_of(config: TrainConfig) -> Path:
+    """The folder for tables that exceed the memory."""
+    found = config.scratch or os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or DEFAULT_SCRATCH
+    return Path(found)
+
+
+def _opened(num_bytes: int, folder: Path) -> LimitedArena:
+    try:
+        return LimitedArena(num_bytes, folder)
+    except OSError as error:
+        raise TrainingError(f"memory can't be limited on this system: {error}; leave --memory out") from error

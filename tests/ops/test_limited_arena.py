@@ -1,0 +1,163 @@
+"""An arena within a limit: values and addresses stay, what is read last goes to the disk first, and nothing is left."""
+
+import errno
+import gc
+import os
+import signal
+from random import Random
+
+import pytest
+import torch
+
+from hpcgnn.errors import TrainingError
+from hpcgnn.ops import limited_arena, pieces
+from hpcgnn.ops.arena import empty, empty_table, keep_long, keeping
+from hpcgnn.ops.limited_arena import LimitedArena, process_bytes
+from hpcgnn.ops.pieces import CHUNK
+
+TABLE = 2 * CHUNK       # bytes
+BASE = 1 << 30
+
+
+@pytest.fixture
+def arena(tmp_path, monkeypatch):
+    """Has room for three tables beside what the process holds; made of chunks that move."""
+    monkeypatch.setattr(pieces, "LEAST_MOVING", CHUNK)
+    arena = LimitedArena(BASE + 3 * TABLE, tmp_path, 1024 * CHUNK)
+    monkeypatch.setattr(limited_arena, "process_bytes", lambda: BASE + arena.num_in_memory)
+    with arena.in_use():
+        yield arena
+
+
+def table(value, num_bytes=TABLE):
+    return empty((num_bytes,), torch.uint8).fill_(value)
+
+
+def on_disk(arena):
+    return arena.file.num_bytes
+
+
+def test_tables_that_fit_never_touch_the_disk(arena):
+    for _ in range(3):
+        tables = [keep_long(table(value)) for value in range(3)]
+        del tables
+    assert (arena.take_use()[:2], arena.file.most_bytes) == ((0, 0), os.sysconf("SC_PAGE_SIZE"))
+
+
+def test_a_table_keeps_its_address_and_values_on_the_disk_and_back(arena):
+    first, kept = keep_long(table(1)), [table(2), table(3)]
+    at, view = first.data_ptr(), first[100:200]
+    more = table(4)
+    assert on_disk(arena) == TABLE and arena.num_in_memory == 3 * TABLE
+    assert first.data_ptr() == at and (first == 1).all() and (view == 1).all()
+    view.fill_(9)
+    assert (first[100:200] == 9).all() and (first[200:] == 1).all()
+    assert all((other == value).all() for other, value in zip((*kept, more), (2, 3, 4), strict=True))
+    del first, view
+    arena._take_returned()
+    assert on_disk(arena) == 0
+
+
+def test_memory_leaves_with_a_table(arena):
+    first = keep_long(table(1))
+    others = [table(2), table(3)]
+    before = process_bytes()
+    keep_long(others[0])
+    arena._makes_room(2 * TABLE)
+    assert before - process_bytes() > 1.9 * TABLE and (first == 1).all() and (others[0] == 2).all()
+
+
+def test_what_stays_goes_first_then_what_was_kept_first(arena):
+    class Keep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, *rows):
+            ctx.save_for_backward(*rows)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            assert [int(rows[-1]) for rows in ctx.saved_tensors] == [1, 2]
+            return gradient, None, None
+
+    x, rows = torch.ones(1, requires_grad=True), [table(1), table(2)]
+    with keeping():
+        y = Keep.apply(x, *rows)
+    lasting = keep_long(table(3))
+    order = [lasting, *rows]
+    starts = [arena._start_of(tensor) for tensor in order]
+    for number in range(3):
+        arena._makes_room((number + 1) * TABLE)
+        assert list(arena._on_disk) == starts[:number + 1]
+    del rows, order
+    y.sum().backward()
+    use = arena.take_use()
+    assert (use.spilled, use.fetched) == (3 * TABLE, 2 * TABLE) and (lasting == 3).all()
+
+
+def test_a_table_that_has_no_room_is_made_on_the_disk(arena):
+    tables = [table(value) for value in range(5)]
+    assert on_disk(arena) == 2 * TABLE
+    assert all((own == value).all() for value, own in enumerate(tables))
+    del tables
+    arena._take_returned()
+    assert on_disk(arena) == arena.num_in_memory == 0
+
+
+def test_small_and_large_tables_come_and_go_at_random_and_keep_their_values(arena):
+    random, live = Random(1), []
+    for step in range(120):
+        if live and (random.random() < 0.5 or len(live) > 8):
+            own, value = live.pop(random.randrange(len(live)))
+            assert (own[::1024] == value).all() and own[-1] == value
+        else:
+            own = table(step % 251, random.randrange(1 << 18, TABLE))
+            live.append((keep_long(own) if random.random() < 0.6 else own, step % 251))
+        del own
+        assert arena.num_in_memory <= 3 * TABLE
+    assert all((own[::1024] == value).all() for own, value in live) and arena.take_use().spilled > 10 * TABLE
+
+
+def test_tables_that_outlive_epochs_are_torchs_own_without_a_limit(arena):
+    assert arena._start_of(empty_table((TABLE,), torch.uint8)) is not None
+    with limited_arena.using(None):
+        assert arena._start_of(empty_table((TABLE,), torch.uint8)) is None
+
+
+def test_a_tensor_outlives_its_arena(tmp_path):
+    arena = LimitedArena(0, tmp_path, 64 * CHUNK)
+    with arena.in_use():
+        left = table(7)
+    assert on_disk(arena) == TABLE
+    del arena
+    gc.collect()
+    assert (left == 7).all()
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_is_one_sentence_and_loses_no_value(arena, monkeypatch, fault):
+    first, rest = keep_long(table(1)), [table(2), table(3)]
+
+    def refuse(*_):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(TrainingError, match=rf"can't take 4.19 MB more .*{os.strerror(fault)}; free space there"):
+        table(4)
+    assert (first == 1).all() and len(rest) == 2
+
+
+@pytest.mark.parametrize("folder, text", [
+    ("/dev/shm", r"lies in memory \(tmpfs\); name a folder"), ("/nowhere/at/all", "can't be written: No such file"),
+    ("/proc", "can't be written: ")])
+def test_a_folder_that_can_t_be_used_is_refused(folder, text):
+    with pytest.raises(TrainingError, match=f"scratch {folder} {text}"):
+        LimitedArena(0, folder, 64 * CHUNK)
+
+
+def test_a_kill_leaves_nothing(tmp_path):
+    child = os.fork()
+    if not child:
+        with LimitedArena(0, tmp_path, 64 * CHUNK).in_use():
+            empty((TABLE,), torch.uint8).numpy().fill(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL and not list(tmp_path.iterdir())

@@ -1,0 +1,173 @@
+"""A training within a limit of memory: the losses of one without, to the last bit, and tables on the disk."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, write_once
+
+import hpcgnn
+from hpcgnn.config import TrainConfig, parse_memory
+from hpcgnn.errors import CollectiveError, ConfigError
+from hpcgnn.ops import arena, limited_arena
+from hpcgnn.planning.recipe import check_settings
+from hpcgnn.training.job import Job, train
+from hpcgnn.training.recipe import Recipe
+
+COMM = MPI.COMM_WORLD
+GRAPH = "synthetic:nodes=600,mean_degree=6,classes=8,features=20,signal=2"
+SMALL = {"layers": 3, "hidden": 16, "epochs": 4, "eval_every": 2, "dropout": 0.3}
+BASE, ROOM = 1 << 30, 1 << 16
+RECIPES = {
+    "sage": {}, "sage, map first": {"hidden": 8, "input_dropout": 0.0}, "gcn": {"model": "gcn"},
+    "gat": {"model": "gat"}, "bf16": {"precision": "bf16", "hidden": 32}, "sylvie": {"method": "sylvie"},
+    "stored": {"store_activations": 4}, "steps": {"steps": "4"}, "pipegcn": {"method": "pipegcn"},
+}
+
+
+@pytest.fixture
+def shards(shared_path):
+    return write_once(COMM, easy_graph(spec=GRAPH), shared_path / "shards")
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Settings of a limit with room for so many bytes of tables on each rank, and the arenas of the test's runs.
+
+    Small tables come from the arena too.
+    """
+    monkeypatch.setattr(arena, "MIN_BYTES", 1 << 12)
+    arenas = []
+    open_arena = limited_arena.LimitedArena.__init__
+
+    def note(self, *arguments):
+        open_arena(self, *arguments)
+        arenas.append(self)
+
+    monkeypatch.setattr(limited_arena.LimitedArena, "__init__", note)
+    monkeypatch.setattr(limited_arena, "process_bytes",
+                        lambda: BASE + (arenas[-1].num_in_memory + arenas[-1]._places.num_free if arenas else 0))
+    return lambda tables: {"memory": str(COMM.size * (BASE + tables)), "scratch": os.environ.get("TMPDIR", "/tmp")}, \
+        arenas
+
+
+def run(shards, out, settings, **more):
+    finished = train(COMM, Job(shards, {**SMALL, **settings}, out=out, **more))
+    return COMM.bcast((finished.summary, finished.run.folder.read_metrics()) if COMM.rank == 0 else None)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_losses_and_weights_are_those_of_a_run_without_a_limit(shards, shared_path, limits, recipe):
+    limit, arenas = limits
+    _, expected = run(shards, shared_path / "whole", RECIPES[recipe])
+    summary, metrics = run(shards, shared_path / "limited", {**RECIPES[recipe], **limit(ROOM)})
+    assert losses(metrics).tobytes() == losses(expected).tobytes()
+    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "limited/checkpoint.h5",
+                                                shared_path / "whole/checkpoint.h5"))
+    assert all(record["disk_bytes_spilled"] > 0 for record in metrics) and not any(
+        name.startswith("disk") for name in expected[0])
+    assert summary["disk_bytes_spilled_per_epoch"] == np.mean([record["disk_bytes_spilled"] for record in metrics])
+    assert arenas[0].most_in_memory <= ROOM
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_limit_above_the_peak_writes_nothing(shards, shared_path, limits):
+    limit, arenas = limits
+    _, metrics = run(shards, shared_path / "limited", limit(1 << 30))
+    assert all(record["disk_bytes_spilled"] == record["disk_bytes_fetched"] == 0 for record in metrics)
+    assert arenas[0].most_in_memory > ROOM
+
+
+@pytest.mark.parallel(1)
+def test_all_room_on_the_disk_comes_back(shards, shared_path, limits):
+    limit, arenas = limits
+    run(shards, shared_path / "limited", limit(ROOM))
+    gc.collect()
+    arenas[0]._take_returned()
+    assert arenas[0].file.most_bytes > ROOM and (arenas[0].file.num_bytes, arenas[0]._size) == (0, {})
+
+
+@pytest.mark.parallel([1, 2])
+def test_limit_and_folder_may_change_when_a_run_is_resumed(shards, shared_path, limits):
+    limit, _ = limits
+    run(shards, shared_path / "whole", {"steps": "2"})
+    run(shards, shared_path / "some", {"steps": "2", "epochs": 2, **limit(ROOM)})
+    (shared_path / "other").mkdir(exist_ok=True)
+    other = {**limit(2 * ROOM), "scratch": str(shared_path / "other")}
+    _, metrics = run(shards, shared_path / "some", {"steps": "2", **other}, resume=True)
+    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "some/checkpoint.h5",
+                                                shared_path / "whole/checkpoint.h5"))
+    assert len(metrics) == 4 and not list((shared_path / "other").iterdir())
+    run(shards, shared_path / "some", {"steps": "2", "memory": "0", "scratch": "", "epochs": 5}, resume=True)
+
+
+@pytest.mark.parallel(1)
+def test_a_model_of_ones_own_has_its_losses(shards, shared_path, limits):
+    from torch_geometric.nn import GCNConv, SAGEConv
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = SAGEConv(20, 16), GCNConv(16, 8)
+
+        def forward(self, x, edge_index):
+            return self.last(self.first(x, edge_index).relu(), edge_index)
+
+    limit, _ = limits
+    found = []
+    for number, settings in enumerate(({}, limit(ROOM))):
+        torch.manual_seed(0)
+        found.append(run(shards, shared_path / str(number), {"epochs": 3, "eval_every": 3, **settings},
+                         recipe=Recipe(model=Own()))[1])
+    assert losses(found[0]).tobytes() == losses(found[1]).tobytes() and found[1][-1]["disk_bytes_spilled"] > 0
+
+
+@pytest.mark.parallel([1, 2])
+def test_what_can_t_be_done_ends_all_ranks_with_one_sentence(shards, shared_path, limits):
+    for settings, text in [
+            ({"memory": "1G", "scratch": str(shared_path / "none")}, r"scratch .*/none can't be written: No such file"),
+            ({"memory": "1G", "scratch": "/dev/shm"}, r"scratch /dev/shm lies in memory \(tmpfs\)"),
+            ({"memory": "1G"}, r"memory 1.07 GB leaves each of . ranks .*, and 1.07 GB can't leave memory: the "
+                               r"process, edges and messages; set --memory to more than [12].*GB")]:
+        with pytest.raises(CollectiveError, match=text):
+            run(shards, shared_path / "run", settings)
+        assert not (shared_path / "run/metrics.jsonl").exists()
+
+
+@pytest.mark.parallel(1)
+@pytest.mark.parametrize("moment", [0, 12])
+def test_a_full_disk_ends_the_run_with_one_sentence(shards, shared_path, limits, monkeypatch, moment):
+    limit, _ = limits
+    reserve, calls = os.posix_fallocate, []
+
+    def refuse(*place):
+        calls.append(place)
+        if len(calls) > 2 + moment:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(*place)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(hpcgnn.HpcgnnError, match=r"can't take .* more beside .*: No space left on device; free space"):
+        run(shards, shared_path / "run", limit(ROOM))
+
+
+def test_settings_that_contradict_the_limit_are_refused():
+    for settings, text in [({"memory": "12X"}, "such as 12G or 800M, found '12X'"), ({"memory": "-1"}, "found '-1'"),
+                           ({"memory": ""}, "found ''"), ({"scratch": "/tmp"}, "has no effect without a limit"),
+                           ({"memory": "1G", "device": "cuda"}, "memory 1G can't be used with device cuda")]:
+        with pytest.raises(ConfigError, match=text):
+            TrainConfig.of(**settings)
+    with pytest.raises(ConfigError, match="hpcgnn plan does not know what memory = 1G costs"):
+        check_settings({"memory": "1G"})
+
+
+@pytest.mark.parametrize("text, number", [("0", 0), ("123", 123), ("12G", 12 << 30), ("1.5k", 1536), ("2T", 2 << 40)])
+def test_memory_is_in_powers_of_1024(text, number):
+    assert parse_memory(text) == number
