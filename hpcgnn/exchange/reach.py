@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.swap import swap
+from hpcgnn.ops.arena import empty_array
 from hpcgnn.partition.partition import Partition
 
 
@@ -84,7 +85,9 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
     known: dict[str, Any] = {name: np.concatenate([array[:part.num_inner][order], array[part.num_inner:]])
              for name, array in (("in_degree", part.in_degree), ("importance", part.importance))}
     rows: dict[str, Any] = {name: getattr(part, name)[order]
-            for name in ("inner_id", "features", "labels", "train_mask", "val_mask", "test_mask")}
+            for name in ("inner_id", "labels", "train_mask", "val_mask", "test_mask")}
+    features = empty_array(part.features.shape, part.features.dtype)
+    rows["features"] = np.take(part.features, order, axis=0, out=features, mode="clip")      # other modes copy
     rows |= {name: getattr(part, name)[at]
              for name, at in (("edge_weight", entry), ("edge_type", entry), ("edge_attr", entry), ("inner_name", order),
                               ("cluster", order))

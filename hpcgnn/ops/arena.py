@@ -78,6 +78,9 @@ class Arena:
     def _take(self, num_bytes: int) -> tuple[int, int]:
         while self.returned:
             self._places.give_back(*self.returned.popleft())
+        return self._place(num_bytes)
+
+    def _place(self, num_bytes: int) -> tuple[int, int]:
         start, size, moves = self._places.take(num_bytes)
         for move in moves:
             self._move(move)
@@ -167,6 +170,13 @@ def keep_long(tensor: torch.Tensor) -> torch.Tensor:
 def empty_table(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
     """An uninitialized tensor that outlives epochs: torch's, but of the arena if memory is limited."""
     return keep_long(empty(shape, dtype, device)) if is_limited() else torch.empty(shape, dtype=dtype, device=device)
+
+
+def empty_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """`empty_table` as an array."""
+    if not is_limited():
+        return np.empty(shape, dtype)
+    return empty_table(shape, torch.from_numpy(np.empty(0, dtype)).dtype).numpy()
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype = torch.float32,

@@ -179,12 +179,14 @@ class LimitedArena(Arena):
         self.others = 0      # what was there while the part was read is gone
         self._measure_others()
         if self.others >= self.limit:
-            raise TrainingError(f"memory {size_text(self.limit * num_ranks)} leaves each of {num_ranks} ranks "
-                                f"{size_text(self.limit)}, and {size_text(self.others)} can't leave memory: the "
-                                "process, edges and messages; set --memory to more than "
+            share = f" leaves each of {num_ranks} ranks {size_text(self.limit)}" if num_ranks > 1 else " is too little"
+            raise TrainingError(f"memory {size_text(self.limit * num_ranks)}{share}, and {size_text(self.others)} "
+                                "can't leave memory: the process, edges and messages; set --memory to more than "
                                 f"{size_text(self.others * num_ranks)}, or use more machines")
 
     def _start_of(self, tensor: torch.Tensor) -> int | None:
+        if tensor.layout is not torch.strided:
+            return None
         start = tensor.untyped_storage().data_ptr() - self.address
         return start if start in self._size else None
 
@@ -198,13 +200,14 @@ class LimitedArena(Arena):
 
     def _fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         start = self._start_of(tensor)
+        self._kept.pop(start, None)
         if start not in self._on_disk or start in self._lasting:
             return tensor
         self._fetched += self._size[start]
         if self._makes_room(self._size[start]):
             self._to_memory(start)
         # While the backward pass computes, the system reads what it reads next.
-        before = [other for other in self._kept if other in self._on_disk and other != start]
+        before = [other for other in self._kept if other in self._on_disk]
         if before and self._excess(self._size[before[-1]]) <= 0:
             self.file.read_ahead(self._on_disk[before[-1]], self._size[before[-1]])
         return tensor
@@ -212,7 +215,7 @@ class LimitedArena(Arena):
     def _take(self, num_bytes: int) -> tuple[int, int]:
         self._take_returned()
         self._measure_others()
-        start, size = super()._take(num_bytes)
+        start, size = self._place(num_bytes)
         self._size[start] = size
         if self._makes_room(size):
             self.num_in_memory += size

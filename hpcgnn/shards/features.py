@@ -6,7 +6,7 @@ The fingerprint has three digests, of graph, split and features. Features are ha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,12 @@ class FeatureStorage:
 
 
 class FloatFeatures:
-    """Rows of float32 or float16 as one array, in chunks compressed with lzf if few values are not zero."""
+    """Rows of float32 or float16 as one array, in chunks compressed with lzf if few values are not zero.
+
+    `new_rows` makes the array that rows are read into.
+    """
+
+    new_rows: Callable[..., np.ndarray] = np.empty
 
     @staticmethod
     def choose(dataset: GraphDataset, form: str, bits: int) -> FeatureStorage:
@@ -141,7 +146,10 @@ class FloatFeatures:
 
     @staticmethod
     def load(file: h5py.File, path: Path, shape: tuple[int, int]) -> np.ndarray:
-        return file["features"][()]
+        rows = FloatFeatures.new_rows(shape, file["features"].dtype)
+        if rows.size:
+            file["features"].read_direct(rows)
+        return rows
 
 
 def chunk_rows(num_features: int) -> int:

@@ -14,8 +14,10 @@ from mpi4py import MPI
 from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import TrainingError
 from hpcgnn.exchange.compute_node import split_nodes
+from hpcgnn.ops.arena import empty_array
 from hpcgnn.ops.limited_arena import LimitedArena
 from hpcgnn.run.launch import together
+from hpcgnn.shards.features import FloatFeatures
 
 DEFAULT_SCRATCH = "/var/tmp"
 
@@ -55,7 +57,11 @@ def limited_memory(comm: MPI.Comm, config: TrainConfig) -> Iterator[MemoryLimit 
     machine.Free()
     arena = together(comm, lambda: _opened(num_bytes // num_mates, scratch_of(config)))
     with arena.in_use():
-        yield MemoryLimit(comm, arena, num_mates)
+        FloatFeatures.new_rows = empty_array
+        try:
+            yield MemoryLimit(comm, arena, num_mates)
+        finally:
+            FloatFeatures.new_rows = np.empty
 
 
 def scratch_of(config: TrainConfig) -> Path:

@@ -25,6 +25,16 @@ def test_a_dry_run_says_what_a_run_would_take_and_writes_nothing(hpcgnn, shared_
     assert f"{SMALL['epochs']} epochs and 6 evaluations" in printed and printed.endswith("nothing was written\n")
 
 
+@pytest.mark.parallel([1, 2])
+def test_a_dry_run_within_a_limit_says_what_goes_to_the_disk(hpcgnn, shared_path):
+    shards = write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
+    status, printed, complaints = hpcgnn("train", shards, "--dry-run", "--memory=100G", *FLAGS)
+    assert (status, complaints) == (0, "") and "tables within the limit of memory\n" in printed
+    assert "an epoch         writes 0 B to the disk and reads 0 B, all ranks\n" in printed
+    status, _, complaints = hpcgnn("train", shards, "--dry-run", "--memory=1M", *FLAGS)
+    assert status == 1 and "can't leave memory: the process, edges and messages" in complaints
+
+
 @pytest.mark.parallel(2)
 def test_what_can_t_be_trained_is_refused_on_all_ranks(hpcgnn, shared_path):
     shards = write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
