@@ -144,7 +144,7 @@ class LimitedArena(Arena):
         self._kept: dict[int, None] = {}
         self._on_disk: dict[int, int] = {}
         self._spilled = self._fetched = 0
-        self._counted = _disk_counts()
+        self._counted, self._mapped = _disk_counts(), _resident_bytes("RssFile:")
 
     @contextmanager
     def in_use(self) -> Iterator[LimitedArena]:
@@ -158,13 +158,8 @@ class LimitedArena(Arena):
         if start is not None:
             self._lasting[start] = None
 
-    @contextmanager
-    def _keeping(self) -> Iterator[None]:
-        with torch.autograd.graph.saved_tensors_hooks(self._note_kept, self._fetch):
-            yield
-
     def keeping(self) -> AbstractContextManager:
-        return self._keeping()
+        return torch.autograd.graph.saved_tensors_hooks(self._note_kept, self._fetch)
 
     def take_use(self) -> DiskUse:
         """Count since the last call."""
@@ -225,6 +220,10 @@ class LimitedArena(Arena):
         if self._excess(self._places.num_free) > 0:
             for free, num_free in self._places.drop_free():
                 LIBC.madvise(self.address + free, num_free, mmap.MADV_DONTNEED)
+        # Pages of the file that were read leave the process; the system keeps them while it has memory.
+        if self._on_disk and self._excess(_resident_bytes("RssFile:") - self._mapped) > 0:
+            for other in self._on_disk:
+                LIBC.madvise(self.address + other, self._size[other], mmap.MADV_DONTNEED)
         self.most_in_memory = max(self.most_in_memory, self.num_in_memory)
         return start, size
 
@@ -297,8 +296,12 @@ def _mapped(address: int, num_bytes: int, flags: int, number: int, offset: int) 
 
 def process_bytes() -> int:
     """Bytes of memory of this process that no file holds."""
+    return _resident_bytes("RssAnon:", "RssShmem:")
+
+
+def _resident_bytes(*kinds: str) -> int:
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        return sum(1024 * int(line.split()[1]) for line in status if line.startswith(("RssAnon:", "RssShmem:")))
+        return sum(1024 * int(line.split()[1]) for line in status if line.startswith(kinds))
 
 
 def _disk_counts() -> tuple[int, int]:
