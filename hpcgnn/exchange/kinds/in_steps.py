@@ -34,7 +34,7 @@ from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.exchange.state import State, Stateful, on_host, table_of
 from hpcgnn.exchange.swap import swap_rows
 from hpcgnn.graph.hop import ExchangeSite
-from hpcgnn.ops.arena import empty
+from hpcgnn.ops.arena import empty, keep_long
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows
@@ -71,7 +71,7 @@ class ReconstructionInPlaces(Reconstruction):
 
     def before(self, epoch: int, lists: Sequence[RowList], dim: int, device: torch.device) -> torch.Tensor:
         if self._table is None or self._epoch not in (epoch, epoch - 1) or self._table.shape[1] != dim:
-            self._table = empty((len(self._places), dim), torch.float32, device).zero_()
+            self._table = keep_long(empty((len(self._places), dim), torch.float32, device)).zero_()
         self._epoch, self._index = epoch, torch.from_numpy(self._places.of(lists)).to(device)
         self._rows = self._table[self._index]
         return self._rows
@@ -228,7 +228,7 @@ class LastGradients(ReceivedTable):
     def expect(self, listed: tuple[RowList, ...], dim: int, device: torch.device) -> None:
         """Note the rows of this step, of all peers; those that send now and those that do not."""
         if self._rows is None:
-            self._rows = empty((len(self._places), dim), torch.float32, device).zero_()
+            self._rows = keep_long(empty((len(self._places), dim), torch.float32, device)).zero_()
         self._listed = listed
 
     def apply(self, arrival: Arrival) -> None:
