@@ -144,7 +144,7 @@ def layouts_of(plan: Plan, one: Prediction) -> list[Layout]:
 
 def layout_remarks(plan: Plan) -> list[str]:
     """A sentence for each number of ranks where another layout costs less than 1 / MARGIN of 1D; else one for all."""
-    compared, better = "", {}
+    compared, better = "", dict[int, str]()
     for one in plan.predictions:
         for ours, *others in filter(None, [layouts_of(plan, one)]):
             best = min(others, key=lambda layout: layout.cost)
