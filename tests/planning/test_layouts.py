@@ -219,7 +219,7 @@ def test_bytes_and_seconds_of_papers100m_are_those_that_plexus_predicts():
     perlmutter = Network(4, NOTHING, 225 * 2**30, NOTHING, 66.59 * 2**30, 66.59 * 2**30)      # bandwidths it measured
     fastest = min((tensor(PAPERS, grid, perlmutter) for grid in GRIDS), key=lambda one: one.seconds)
     assert fastest.grid == (8, 16, 8) and fastest.seconds == pytest.approx(0.7232, rel=1e-4)
-    # Its model of memory has 14.49 GiB for the first grid, with labels, optimizer and one gathered input.
+    # Its model of memory has 14.49 GiB for the first grid, with 24 bytes per edge, which are 8 here.
     assert 0.8 < fewest.memory_bytes / 2**30 / 14.486 < 1.1
 
 
