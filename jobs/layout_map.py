@@ -90,7 +90,7 @@ def dots(left: float, top: float, graphs: list[dict[str, str]]) -> list[str]:
 
 def draw(graphs: list[dict[str, str]]) -> str:
     """The SVG; `graphs` are rows with `graph`, `parts` and `halo rows per row`."""
-    width, height = LEFT + 2 * PANEL_WIDTH + 70, TOP + 2 * (PANEL_HEIGHT + 70) + 40
+    width, height = LEFT + 2 * PANEL_WIDTH + 70, TOP + 2 * (PANEL_HEIGHT + 70) - 10
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
              f'font-size="14" fill="#24292f" role="img"\n     aria-label="{escape(HEAD[0])}">',
              "  <style>.c{font-size:10px;text-anchor:middle}.a{font-size:12px;text-anchor:middle}"
