@@ -6,6 +6,9 @@ is a link to be learned. An epoch draws some nodes, the same on all ranks; their
 ranks. An edge's score must exceed the products of its query with the drawn rows. Take ranks that own nodes 0, 1, 2 and
 3, 4, 5, and the drawn nodes 4 and 1: each rank gets the rows of both and multiplies its own queries by them. The row of
 an edge's source comes as a halo row, by one exchange more than the model has.
+
+A step of an epoch of several steps learns the questions about its own nodes. Answers and drawn nodes are constants, of
+the step itself or as last known, so that each node is pulled to its answers and pushed from drawn nodes alike.
 """
 
 from __future__ import annotations
@@ -48,7 +51,6 @@ class Drawn(NamedTuple):
     node: torch.Tensor       # (num_drawn,) int64, global ids, by ascending class
     count: torch.Tensor      # (num_classes,) int64, drawn nodes of each class
     word: int                # a random number of the epoch or step
-    rows: torch.Tensor       # (num_drawn, dim) float32
 
 
 class Ends(NamedTuple):
@@ -89,15 +91,15 @@ class LinkObjective(Objective):
         if split != "train" or graph is None:
             return torch.tensor(float("nan"))
         outputs, drawn = scored(logits).to(graph.x.dtype), self._draw(graph)
-        whole = graph.whole[0]
         ends = self._ends_of_step(graph, outputs, drawn) if isinstance(graph, StepGraph) else self._ends(graph, outputs)
+        # A node that is drawn comes from its owner.
         own = np.where(ends.local < self.links.num_inner, self.links.node_id[ends.local], -1)
-        drawn = drawn._replace(rows=whole.rows_of(ends.rows, torch.from_numpy(own).to(ends.rows.device), drawn.node))
+        drawn_rows = graph.whole[0].rows_of(ends.rows, torch.from_numpy(own).to(ends.rows.device), drawn.node)
         # Keeps all exchanges in every rank's backward pass, also on ranks without edges.
-        total = 0.0 * (ends.anchors.sum() + ends.rows.sum() + drawn.rows.sum())
+        total = 0.0 * (ends.anchors.sum() + ends.rows.sum() + drawn_rows.sum())
         for asked in ends.asked:
             queries = asked.queries(ends.anchors, self.decoder)
-            total = total + self._of_edges(asked, queries, ends, drawn)
+            total = total + self._of_edges(asked, queries, ends, drawn, drawn_rows)
             if self.n3:
                 total = total + self.n3 * asked.cubes(ends.anchors, ends.rows, self.decoder)
         return total / self.share
@@ -145,11 +147,11 @@ class LinkObjective(Objective):
                                           self.decoder)]
 
     def _draw(self, graph: LocalGraph) -> Drawn:
-        """Collective: the drawn nodes, still without rows."""
+        """Collective: draw nodes."""
         current, links = graph.current_pass, self.links
         key = CounterKey(current.seed, current.epoch, NEGATIVES, 0, self.step)
-        node, of_class = draw_numbers(self.num_drawn, graph.num_nodes, key), torch.zeros(
-            self.num_drawn, dtype=torch.int64)
+        node = draw_numbers(self.num_drawn, graph.num_nodes, key)
+        of_class = torch.zeros_like(node)
         if len(self.num_of_class) > 1:
             classes = torch.from_numpy(links.of_class[:links.num_inner, None]).float().to(graph.x.device)
             ids = torch.from_numpy(links.node_id[:links.num_inner]).to(graph.x.device)
@@ -157,9 +159,10 @@ class LinkObjective(Objective):
             node = node[torch.argsort(of_class, stable=True)]
         word = words_of(np.array([self.num_drawn]), 1, key)
         return Drawn(node, torch.bincount(of_class, minlength=len(self.num_of_class)).to(graph.x.device),
-                     int(word[0, 0]), graph.x[:0])
+                     int(word[0, 0]))
 
-    def _of_edges(self, asked: Asked, queries: torch.Tensor, ends: Ends, drawn: Drawn) -> torch.Tensor:
+    def _of_edges(self, asked: Asked, queries: torch.Tensor, ends: Ends, drawn: Drawn,
+                  drawn_rows: torch.Tensor) -> torch.Tensor:
         """Loss of the edges that ask some questions, which have `queries`, (num_questions, dim)."""
         matrix = asked.adjacency.matrix
         products = _EdgeProducts.apply(queries, ends.rows[:matrix.num_columns], asked.adjacency)
@@ -171,19 +174,18 @@ class LinkObjective(Objective):
         first = np.arange(0, matrix.num_rows, max(1, MOST_PRODUCTS // self.num_drawn))
         of_questions = np.append(first, matrix.num_rows)
         of_edges = np.concatenate([[0], np.cumsum(degree)])[of_questions]
-        blocks = [(slice(*ends), slice(*edges)) for ends, edges in zip(pairwise(of_questions.tolist()),
+        blocks = [(slice(*some), slice(*edges)) for some, edges in zip(pairwise(of_questions.tolist()),
                                                                        pairwise(of_edges.tolist()), strict=True)]
 
         def loss_of(queries: torch.Tensor, products: torch.Tensor, drawn_rows: torch.Tensor, start: int,
                     edges: slice) -> torch.Tensor:
-            return self._of_block(drawn._replace(rows=drawn_rows), queries, products, question[edges] - start,
-                                  of_answer[edges], number[edges])
+            return self._of_block(drawn, queries @ drawn_rows.t(), products, question[edges] - start, of_answer[edges],
+                                  number[edges])
         return _ByBlock.apply(loss_of, [block for block in blocks if block[1].start < block[1].stop], queries, products,
-                              drawn.rows)
+                              drawn_rows)
 
-    def _of_block(self, drawn: Drawn, queries: torch.Tensor, products: torch.Tensor, question: torch.Tensor,
+    def _of_block(self, drawn: Drawn, others: torch.Tensor, products: torch.Tensor, question: torch.Tensor,
                   of_answer: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-        others = queries @ drawn.rows.t()
         if self.kind == RANKING:
             count = drawn.count[of_answer]
             start = (drawn.count.cumsum(0) - drawn.count)[of_answer]

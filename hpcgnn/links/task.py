@@ -73,8 +73,9 @@ class LinkTask:
             {"train": float(num_asked), "val": 1.0, "test": 1.0},
             questions=questions_of(comm, part, is_symmetric, config.ask, relations), num_drawn=config.negatives,
             kind=config.link_loss, n3=config.n3, share=config.link_share, num_of_class=tuple(counts.tolist()),
-            links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations, part.node_id.astype(np.int64),
-                               self._with_halo(comm, part, labels), about, is_asked))
+            links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations,
+                               part.node_id.astype(np.int64, copy=False), self._with_halo(comm, part, labels), about,
+                               is_asked))
 
     def finish_model(self, comm: MPI.Comm, model: nn.Module, graph: LocalGraph) -> None:
         """Collective: give a model its decoder, as `link_decoder`, unless it brings one.

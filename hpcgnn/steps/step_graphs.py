@@ -26,7 +26,7 @@ from hpcgnn.exchange.kinds.in_steps import KeptInSteps
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.state import State
 from hpcgnn.graph.batch import Batch, BatchCutter
-from hpcgnn.graph.hop import AloneExchange, Exchange, ExchangeSite, Hop
+from hpcgnn.graph.hop import AloneExchange, ExchangeSite, Hop
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn.heads import scored
@@ -210,7 +210,7 @@ class Step:
 class StepGraph(LocalGraph):
     """The graph of the rows of one batch; `exchange` brings the halo rows."""
 
-    def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
+    def __init__(self, whole: LocalGraph, batch: Batch, exchange: StepExchange, inputs: EpochInput):
         row = np.concatenate([batch.rows, batch.far])
         weight, kept = whole.rows.edge_weight, whole.rows.kept_degree
         of_edges = {name: values[batch.arc] for name, values in (
@@ -222,7 +222,7 @@ class StepGraph(LocalGraph):
                          None if kept is None else kept[row], **of_edges)
         super().__init__(rows, exchange, batch.prefixes, has_half_sums=whole.has_half_sums,
                          stored_bits=whole.stored_bits)
-        self._whole_graph, self._batch, self._inputs = whole, batch, inputs
+        self._whole_graph, self._batch, self._inputs, self._rows_kept = whole, batch, inputs, exchange
         self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction
 
     @cached_property
@@ -235,8 +235,8 @@ class StepGraph(LocalGraph):
         return _rows_at(self._whole_graph.x_all, self.whole_rows)
 
     def last_rows(self, like: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
-        """Rows of the whole graph, (n,) int64, as they last were in the exchange before this call: constants."""
-        return self.exchange.last_rows(self.current_pass.num_halo_calls - 1, like, rows)
+        """Rows of the whole graph, (n,) int64, as they last were in the latest exchange of this pass; constants."""
+        return self._rows_kept.last_rows(self.current_pass.num_halo_calls - 1, like, rows)
 
     def sum_of_pass(self, values: torch.Tensor) -> torch.Tensor:
         return self._whole_graph.sum_over_ranks(values)

@@ -83,7 +83,8 @@ class Objective:
                    comm, ids.to(device), class_counts, mean_rows, places=places)
 
     def of_rows(self, rows: np.ndarray, num_steps: int = 1, step: int = 0) -> Objective:
-        """The objective of one of several steps, with its rows, (n,) int64; counts still cover all ranks' rows."""
+        """The objective of a step of several, by its number, with its rows, (n,) int64; counts are still of all ranks'.
+        """
         device = self.labels.device
         chosen = torch.from_numpy(rows).to(device)
         return replace(self, labels=self.labels.index_select(0, chosen), node_id=self.node_id.index_select(0, chosen),
