@@ -46,7 +46,7 @@ class MemoryLimit:
 def limited_memory(comm: MPI.Comm, config: TrainConfig) -> Iterator[MemoryLimit | None]:
     """Collective: within the block, large tables come from a LimitedArena; None without --memory.
 
-    Raises CollectiveError: the scratch folder can't be used.
+    Raises CollectiveError: the scratch folder can't be used, or the process alone exceeds the limit.
     """
     num_bytes = parse_memory(config.memory)
     if not num_bytes:
@@ -56,6 +56,7 @@ def limited_memory(comm: MPI.Comm, config: TrainConfig) -> Iterator[MemoryLimit 
     num_mates = machine.size
     machine.Free()
     arena = together(comm, lambda: _opened(num_bytes // num_mates, scratch_of(config)))
+    together(comm, lambda: arena.check_limit(num_mates))
     with arena.in_use():
         FloatFeatures.new_rows = empty_array
         try:
