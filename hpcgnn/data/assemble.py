@@ -254,7 +254,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
 
 
 def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...],
-               type_columns: tuple[int, ...] = ()) -> GraphDataset:
+               type_columns: tuple[int, ...] = (), relation_columns: tuple[int, ...] = ()) -> GraphDataset:
     """The graph with types of nodes, see GraphDataset, and two more lines about what was read: the types, and a
     warning if no edge leads to a node with a label.
     """
@@ -273,7 +273,8 @@ def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...],
     report = replace(dataset.cleaning, read=WhatWasRead(tuple(lines)))
     # Structural features, which all types share, may have taken the place of the source's.
     type_columns = type_columns if sum(type_columns) == dataset.features.shape[1] else ()
-    return replace(dataset, node_types=node_types, type_columns=type_columns, cleaning=report)
+    return replace(dataset, node_types=node_types, type_columns=type_columns,
+                   relation_columns=relation_columns, cleaning=report)
 
 
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:

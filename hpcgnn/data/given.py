@@ -139,6 +139,7 @@ class GivenGraph:
     edge_attr : (num_edges,) or (num_edges, num_edge_features) numbers, or None
     node_types : tuple of (str, int) types of nodes, each with its number of nodes, which are numbered one after another
     type_columns : tuple of int      columns of features of each type, side by side; empty if types share columns
+    relation_columns : tuple of int  columns of edge_attr of each relation, side by side; empty if all share them
     val_links, test_links : held-out links, of each what `links_of` takes, with ids as edges have them; or None
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways
@@ -164,6 +165,7 @@ class GivenGraph:
     edge_attr: Any = None
     node_types: tuple[tuple[str, int], ...] = ()
     type_columns: tuple[int, ...] = ()
+    relation_columns: tuple[int, ...] = ()
     val_links: Any = None
     test_links: Any = None
     split_column: int | None = None
@@ -194,14 +196,14 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if labels is None and options.make_labels is not None:
         made = assemble_made_dataset(given.name, graph, given.features, options, name, given.origins, held_out,
                                      types)
-        return with_types(made, given.node_types, given.type_columns)
+        return with_types(made, given.node_types, given.type_columns, given.relation_columns)
     if labels is None:
         labels = _no_labels(given, num_nodes, held_out is not None or options.holds_out)
         given = replace(given, splits=None)
     masks = None if given.splits is None else read_splits(given.splits, num_nodes, given.name, rows, given.split_column)
     dataset = assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out,
                                types)
-    return with_types(dataset, given.node_types, given.type_columns)
+    return with_types(dataset, given.node_types, given.type_columns, given.relation_columns)
 
 
 def _column_types(given: GivenGraph, num_nodes: int) -> ColumnTypes | None:

@@ -320,7 +320,7 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
     num_nodes = int(count.sum())
     source, target = _ends(typed, start, num_nodes)
     weight, of_weights = _weights(typed, choices.edge_weight)
-    edge_attr, of_attributes = _attributes(typed, choices.edge_attr)
+    edge_attr, of_attributes, relation_columns = _attributes(typed, choices.edge_attr)
     features, of_features, shown, columns = _features(typed, choices.features)
     labeled = _labels_of(typed, choices.labels)
     labels, splits, used, of_splits = None, None, [*of_features], ()
@@ -348,7 +348,8 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
         features=features, labels=labels, splits=splits, ignore=ignored, edge_attr=edge_attr,
         relation=np.repeat(np.arange(len(kinds), dtype=np.int32), [len(kind.ends[0]) for kind in kinds])
         if has_relations else None, relation_names=tuple(map(str, kinds)) if has_relations else (),
-        node_types=tuple((known, nodes.count) for known, nodes in types.items()), type_columns=columns, origins=origins,
+        node_types=tuple((known, nodes.count) for known, nodes in types.items()), type_columns=columns,
+        relation_columns=relation_columns if has_relations else (), origins=origins,
         labels_hint="labels=TYPE or labels=TYPE.COLUMN (label= in a command)")
 
 
@@ -417,9 +418,9 @@ def _weights(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str, .
     return np.concatenate([part.reshape(-1) for part in parts]), tuple(dict.fromkeys(key for key in keys if key))
 
 
-def _attributes(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    # Attributes of all edges, 0 where a kind has none. Kinds share columns if all attributes have one width; else each
-    # kind has its own.
+def _attributes(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str, ...], tuple[int, ...]]:
+    # Attributes of all edges, 0 where a kind has none, their names, and the number of columns of each kind. Kinds share
+    # columns if all attributes have one width, and there are no such numbers; else each kind has its own.
     names = (choice,) if isinstance(choice, str) else () if choice is False else typed.usual.attributes
     keys = [first_of(names, kind.held) for kind in typed.kinds]
     if isinstance(choice, str) and not any(keys):
@@ -429,7 +430,7 @@ def _attributes(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str
     parts = [part if part is None else part.reshape(len(part), -1) for part in parts]
     widths = [0 if part is None else part.shape[1] for part in parts]
     if not any(widths):
-        return None, ()
+        return None, (), ()
     is_shared = len(set(filter(None, widths))) == 1
     found = np.zeros((sum(map(_num_edges, typed.kinds)), max(widths) if is_shared else sum(widths)), np.float32)
     row = column = 0
@@ -437,7 +438,7 @@ def _attributes(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str
         if part is not None:
             found[row:row + len(part), column:column + width] = part
         row, column = row + _num_edges(kind), 0 if is_shared else column + width
-    return found, tuple(dict.fromkeys(key for key in keys if key))
+    return found, tuple(dict.fromkeys(key for key in keys if key)), () if is_shared else tuple(widths)
 
 
 def _numbers_of(typed: Typed, kind: Kind, values: Any, what: str) -> np.ndarray:

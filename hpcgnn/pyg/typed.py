@@ -44,11 +44,13 @@ class NodeTypes:
     nodes : dict of range by type       global ids
     columns : dict of slice by type     of the features
     kinds : tuple of Kind               by relation
+    kind_columns : tuple of slice       of the attributes of edges, by relation
     """
 
     nodes: dict[str, range]
     columns: dict[str, slice]
     kinds: tuple[Kind, ...]
+    kind_columns: tuple[slice, ...]
 
     @classmethod
     def of(cls, info: Any, model: str) -> NodeTypes:
@@ -63,7 +65,10 @@ class NodeTypes:
             nodes[name] = range(first, first + count)
             columns[name] = slice(None) if width is None else slice(column, column + width)
             first, column = first + count, column + (width or 0)
-        return cls(nodes, columns, info.edge_kinds)
+        ends = np.cumsum(info.relation_columns).tolist()
+        own = [slice(end - width, end) for end, width in zip(ends, info.relation_columns, strict=True)] or [slice(None)]
+        return cls(nodes, columns, info.edge_kinds,
+                   tuple(own[number % len(own)] for number in range(len(info.edge_kinds))))
 
 
 def check_kinds(model: nn.Module, types: NodeTypes) -> None:
@@ -113,11 +118,14 @@ class KindGraph:
 
     edge_type = None
 
-    def __init__(self, graph: Any, source: Table, target: Table, edges: torch.Tensor, ends: torch.Tensor):
+    def __init__(self, graph: Any, source: Table, target: Table, edges: torch.Tensor, ends: torch.Tensor,
+                 columns: slice):
         self.source, self.target, self._graph, self.has_half_sums = source, target, graph, graph.has_half_sums
         self.num_rows, self.num_inner, self.num_sources = source.num_rows, target.num_inner, source.num_inner
         self.node_id, self.target_id, self.edges, self.edge_index = source.ids, target.ids, edges, ends
-        self.edge_attr = None if graph.edge_attr is None else graph.edge_attr[edges]
+        self.edge_attr = None if graph.edge_attr is None else graph.edge_attr[edges][:, columns]
+        if self.edge_attr is not None and not self.edge_attr.shape[1]:
+            self.edge_attr = None
 
     def share(self, rows: torch.Tensor) -> torch.Tensor:
         """Collective: constant rows of the own sources, (num_sources, dim), then halo rows."""
@@ -158,7 +166,8 @@ class TypedEdges:
         self.kinds: dict[Kind, GraphEdges] = {}
         for number, kind in enumerate(types.kinds):
             own = (relation == number).nonzero().view(-1)
-            view = KindGraph(graph, self.tables[kind[0]], self.tables[kind[2]], own, place[ends[:, own]])
+            view = KindGraph(graph, self.tables[kind[0]], self.tables[kind[2]], own, place[ends[:, own]],
+                             types.kind_columns[number])
             self.kinds[kind] = GraphEdges(view, None if edge_weight is None else edge_weight[own],
                                           None if whole is None else whole.kinds[kind])
 
@@ -431,7 +440,9 @@ def make_weights(model: nn.Module, signature: Signature, types: NodeTypes | None
     weight = {"edge_weight": torch.ones(1), "edge_attr": torch.zeros(1, info.num_edge_features or 1)}
     if types is not None:
         x = torch.zeros(1, info.num_features)
-        tables: dict[str, dict] = {name: dict.fromkeys(types.kinds, values) for name, values in weight.items()}
+        tables: dict[str, dict] = {"edge_weight": dict.fromkeys(types.kinds, weight["edge_weight"])}
+        tables["edge_attr"] = {kind: values for kind, columns in zip(types.kinds, types.kind_columns, strict=True)
+                               if (values := weight["edge_attr"][:, columns]).shape[1]}
         tables |= {name: dict.fromkeys(types.nodes, edge[0]) for name in INDEX_NAMES}
         call_with_tables(model, signature, {name: x[:, columns] for name, columns in types.columns.items()},
                          dict.fromkeys(types.kinds, edge), tables)

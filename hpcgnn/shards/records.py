@@ -22,6 +22,7 @@ from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.schema import (
     CLASS_NAMES,
     NODE_TYPES,
+    RELATION_COLUMNS,
     RELATION_NAMES,
     TYPE_COLUMNS,
     WHAT_WAS_READ,
@@ -81,7 +82,8 @@ NUM_RELATIONS, NUM_EDGE_FEATURES = "num_relations", "num_edge_features"
 OF_EDGES = (NUM_RELATIONS, NUM_EDGE_FEATURES)      # written together, if edges have relations or attributes
 SCALARS = tuple(item.name for item in fields(GraphInfo)
                 if item.name not in (*JSON, *MORE, *CLUSTERS, *LINKS, LINKS_OF_PARTS, CLASS_NAMES, "statistics",
-                                     "boundary_degree", RELATION_NAMES, NUM_EDGE_FEATURES, NODE_TYPES, TYPE_COLUMNS))
+                                     "boundary_degree", RELATION_NAMES, NUM_EDGE_FEATURES, NODE_TYPES, TYPE_COLUMNS,
+                                     RELATION_COLUMNS))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
@@ -103,7 +105,7 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
         file.attrs[name] = getattr(info, name)
     if info.has_typed_edges:
         file.attrs[NUM_RELATIONS], file.attrs[NUM_EDGE_FEATURES] = len(info.relation_names), info.num_edge_features
-    for name in (NODE_TYPES, TYPE_COLUMNS):
+    for name in (NODE_TYPES, TYPE_COLUMNS, RELATION_COLUMNS):
         if getattr(info, name):
             file.attrs[name] = json.dumps(getattr(info, name))
     if info.relation_names:
@@ -135,7 +137,8 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
         if num_relations:
             more[RELATION_NAMES] = tuple(load_texts(file, path, RELATION_NAMES, num_relations).tolist())
     more[NODE_TYPES] = tuple(map(tuple, json.loads(file.attrs.get(NODE_TYPES, "[]"))))
-    more[TYPE_COLUMNS] = tuple(json.loads(file.attrs.get(TYPE_COLUMNS, "[]")))
+    for name in (TYPE_COLUMNS, RELATION_COLUMNS):
+        more[name] = tuple(json.loads(file.attrs.get(name, "[]")))
     if holds(file, CLASS_NAMES):
         names = load_texts(file, path, CLASS_NAMES, integer_of(file, path, "num_classes"))
         more[CLASS_NAMES] = tuple(names.tolist())

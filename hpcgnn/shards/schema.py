@@ -90,6 +90,7 @@ HELD_OUT = "held_out"
 EDGE_TYPE, EDGE_ATTR, RELATION_NAMES = "edge_type", "edge_attr", "relation_names"
 # Attributes of graph.h5 that shards of earlier versions lack.
 WHAT_WAS_READ, NODE_TYPES, TYPE_COLUMNS = "what_was_read", "node_types", "type_columns"
+RELATION_COLUMNS = "relation_columns"
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
 
@@ -144,6 +145,8 @@ class GraphInfo:
     node_types : tuple of (str, int)   types of nodes, each with its number of nodes; global ids are numbered type
                                        after type; empty without types
     type_columns : tuple of int        columns of features of each type, side by side; empty if types share columns
+    relation_columns : tuple of int    columns of edge_attr of each relation, side by side; relations beyond are the
+                                       reverses of these, with the same columns; empty if relations share columns
     """
 
     run_id: str
@@ -177,6 +180,7 @@ class GraphInfo:
     num_edge_features: int = 0
     node_types: tuple[tuple[str, int], ...] = ()
     type_columns: tuple[int, ...] = ()
+    relation_columns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_multi_label and self.task == "classes":

@@ -80,7 +80,8 @@ def whole_graph(folder: Path, info: GraphInfo) -> GraphDataset:
         of_nodes("features").astype(np.float32, copy=False), of_nodes("labels"), info.num_classes,
         of_nodes("train_mask"), of_nodes("val_mask"), of_nodes("test_mask"), info.cleaning, of_edges("edge_weight"),
         None if info.node_names == "none" else of_nodes("inner_name"), info.class_names, _held_out(parts),
-        of_edges("edge_type"), of_edges("edge_attr"), info.relation_names, info.node_types, info.type_columns)
+        of_edges("edge_type"), of_edges("edge_attr"), info.relation_names, info.node_types, info.type_columns,
+        info.relation_columns)
 
 
 def owner_in_shards(folder: Path, dataset: GraphDataset, num_parts: int) -> np.ndarray:

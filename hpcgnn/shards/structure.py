@@ -98,6 +98,10 @@ def _faults_of_types(info: GraphInfo) -> Iterator[str]:
                               or any(type(count) is not int or count < 0 for count in info.type_columns)
                               or sum(info.type_columns) != info.num_features):
         yield f"has type_columns that are not {info.num_features} columns, shared out among its types of nodes"
+    if info.relation_columns and (len(info.relation_names) % len(info.relation_columns)
+                                  or any(type(count) is not int or count < 0 for count in info.relation_columns)
+                                  or sum(info.relation_columns) != info.num_edge_features):
+        yield f"has relation_columns that are not {info.num_edge_features} columns, shared out among its relations"
 
 
 def _faults_of_relations(info: GraphInfo) -> Iterator[str]:

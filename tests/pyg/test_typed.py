@@ -30,9 +30,10 @@ COUNTS = {"paper": 40, "author": 25, "venue": 6}
 KINDS = {("author", "writes", "paper"): 90, ("paper", "rev_writes", "author"): 80, ("paper", "cites", "paper"): 70,
          ("venue", "has", "paper"): 40, ("paper", "in", "venue"): 30, ("author", "knows", "author"): 30}
 CLASSES, COLUMNS = 3, 2
+COLUMNS_OF_KINDS = dict.fromkeys(KINDS, COLUMNS)
 
 
-def hetero(is_weighted=False, has_attributes=False):
+def hetero(is_weighted=False, has_attributes=False, columns=COLUMNS_OF_KINDS):
     """Papers with labels, authors, and venues without features; edges without loops and duplicates."""
     draw, data = np.random.default_rng(3), HeteroData()
     data["paper"].y = torch.from_numpy(draw.integers(0, CLASSES, COUNTS["paper"]))
@@ -48,8 +49,8 @@ def hetero(is_weighted=False, has_attributes=False):
         data[kind].edge_index = torch.from_numpy(np.stack(ends))[:, (ends[0] != ends[1]) | (kind[0] != kind[2])]
         if is_weighted:
             data[kind].edge_weight = torch.from_numpy(draw.uniform(0.5, 2, data[kind].num_edges).astype(np.float32))
-        if has_attributes:
-            data[kind].edge_attr = torch.from_numpy(draw.normal(size=(data[kind].num_edges, COLUMNS))).float()
+        if has_attributes and kind in columns:
+            data[kind].edge_attr = torch.from_numpy(draw.normal(size=(data[kind].num_edges, columns[kind]))).float()
     return data
 
 
@@ -73,7 +74,8 @@ def arguments(data, *names):
     """What the unmodified model is given, in float64."""
     x_dict = {name: data[name].x.double() if "x" in data[name] else torch.ones(COUNTS[name], 1, dtype=torch.float64)
               for name in data.node_types}
-    return x_dict, data.edge_index_dict, {f"{name}_dict": {kind: data[kind][name].double() for kind in data.edge_types}
+    return x_dict, data.edge_index_dict, {f"{name}_dict": {kind: data[kind][name].double() for kind in data.edge_types
+                                                         if name in data[kind]}
                                           for name in names}
 
 
@@ -192,6 +194,16 @@ def test_weights_and_attributes_of_edges_reach_convolutions(opened):
     assert_equals_pyg(opened, OfWeights([hetero_conv(lambda kind: pyg.GCNConv(8, 8) if kind[1] == "cites" else
                                                      pyg.GraphConv((8, 8), 8))]),
                       hetero(is_weighted=True), "edge_weight")
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_kind_of_edge_has_its_own_attributes_if_kinds_differ(opened):
+    torch.manual_seed(4)
+    columns = {("author", "writes", "paper"): 3, ("paper", "cites", "paper"): 1, ("venue", "has", "paper"): 3}
+    data = hetero(has_attributes=True, columns=columns)
+    assert opened(data)[0].info.relation_columns == (3, 0, 1, 3, 0, 0)
+    assert_equals_pyg(opened, OfAttributes([hetero_conv(lambda kind: pyg.GATv2Conv(
+        (-1, -1), 8, edge_dim=columns.get(kind), add_self_loops=False)) for _ in range(2)]), data, "edge_attr")
 
 
 class Plain(torch.nn.Module):

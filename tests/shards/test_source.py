@@ -45,7 +45,8 @@ def same_graphs(found, expected):
     for name in ("indptr", "indices", "features", "labels", "train_mask", "val_mask", "test_mask", "edge_weight",
                  "node_name", "edge_type", "edge_attr"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
-    for name in ("num_classes", "class_names", "relation_names", "node_types", "type_columns"):
+    for name in ("num_classes", "class_names", "relation_names", "node_types", "type_columns",
+                 "relation_columns"):
         assert getattr(found, name) == getattr(expected, name)
 
 
@@ -59,7 +60,8 @@ def test_the_graph_of_shards_is_the_one_that_was_cut(tmp_path, num_parts, kind):
         draw = np.random.default_rng(0)
         graph = replace(graph, edge_type=draw.integers(0, 3, graph.num_edges).astype(np.int32),
                         edge_attr=draw.random((graph.num_edges, 2), np.float32), relation_names=("a", "b", "c"),
-                        node_types=(("x", 100), ("y", 140)), type_columns=(4, graph.num_features - 4))
+                        node_types=(("x", 100), ("y", 140)), type_columns=(4, graph.num_features - 4),
+                        relation_columns=(1, 0, 1))
     if kind == "names":
         graph = replace(graph, node_name=np.array([f"n{node}" for node in range(graph.num_nodes)], object))
     folder = write(graph, random_owner(graph, num_parts), num_parts, tmp_path / "g")

@@ -297,6 +297,8 @@ GRAPH_FAULTS = {
     "types of nodes without numbers": (attribute("node_types", '[["paper"]]'), "a type of nodes that is not a name"),
     "types of nodes that are no list": (attribute("node_types", "3"), "is not as hpcgnn writes graph files"),
     "types of other nodes": (attribute("node_types", '[["paper", 61]]'), "has types of nodes that do not sum to 60"),
+    "columns of relations without attributes": (attribute("relation_columns", "[1, 2]"),
+                                                "has relation_columns that are not"),
     "columns of types without types": (attribute("type_columns", "[1, 2]"), "has type_columns that are not"),
     "owners of int64": (put("owner", lambda a: a.astype("i8")), "owner of int64"),
 }
