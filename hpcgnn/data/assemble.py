@@ -88,7 +88,7 @@ def refuse_given_labels(source: str, options: SourceOptions) -> None:
         raise DatasetError(f"{source} has labels of its own; leave out --make-labels")
 
 
-SHOWN_NAMES, SHOWN_IDS, SHOWN_CHARACTERS = 12, 3, 24
+SHOWN_NAMES, SHOWN_IDS, SHOWN_CHARACTERS, SHOWN_OF_KINDS = 12, 3, 24, 60
 MAX_LINES, MAX_TEXT = 40, 600     # lines, and characters per line: an attribute of HDF5 holds 64 KiB
 
 
@@ -171,8 +171,9 @@ def _labels(dataset: GraphDataset, origins: Origins) -> str:
 
 
 def _counts(names: Sequence, count: np.ndarray) -> str:
-    pairs = [f"{str(name)[:SHOWN_CHARACTERS]} ({number:,})"
-             for name, number in zip(names[:SHOWN_NAMES], count[:SHOWN_NAMES].tolist(), strict=False)]
+    texts = [str(name) for name in names[:SHOWN_NAMES]]
+    pairs = [f"{name if len(name) <= SHOWN_OF_KINDS else name[:SHOWN_OF_KINDS] + '..'} ({number:,})"
+             for name, number in zip(texts, count[:SHOWN_NAMES].tolist(), strict=False)]
     more = len(names) - SHOWN_NAMES
     return ", ".join(pairs) + (f" and {more:,} more" if more > 0 else "")
 

@@ -181,9 +181,10 @@ def as_ends(values: Any, what: str) -> tuple[Any, Any]:
     column = _taken(values, what)
     shape = column.shape
     if len(shape) != 2 or 2 not in shape or shape == (2, 2):
-        is_square = "; pass a matrix as scipy.sparse.csr_matrix(A)" * (len(shape) == 2 and shape[0] == shape[1] > 2)
+        hint = "; pass a matrix as scipy.sparse.csr_matrix(A)" if len(shape) == 2 and shape[0] == shape[1] > 2 else (
+            "; of two edges an array does not say which of the first two it is, so pass the pair" * (shape == (2, 2)))
         raise DatasetError(f"{what} have shape {shape}; expected (2, number of edges), (number of edges, 2), or a pair "
-                           f"(sources, targets){is_square}")
+                           f"(sources, targets){hint}")
     if column.unknown is not None:
         raise DatasetError(f"{what} lack an id in edge {int(np.argwhere(column.unknown)[0][shape.index(2) - 1])}; "
                            "expected two each")

@@ -142,7 +142,7 @@ def links_of(sets: tuple[Any, Any], num_nodes: int, rows: NodeRows | None, name:
         if links is None:
             continue
         what = f"{name}: the {word} links"
-        columns = links if isinstance(links, tuple) else _columns_of(links, what)
+        columns = links if isinstance(links, tuple) else _columns_of(links, what, bool(relation_names))
         if relation_names and len(columns) != 3:
             raise DatasetError(f"{what} have {len(columns)} columns, and edges have relations; expected three: source, "
                                "relation, target")
@@ -177,13 +177,13 @@ def relations_of(column: Any, names: tuple[str, ...], what: str) -> np.ndarray:
         one = found[int(np.argmax(lost))]
         shown = one.as_py() if isinstance(one, pa.Scalar) else one.item()
         raise DatasetError(f"{what} have the relation {shown!r}, which no edge has; relations are "
-                           f"{', '.join(names[:3])}{', ..' if len(names) > 3 else ''}")
+                           f"{', '.join(names[:3])}{', ..' if len(names) > 3 else ''}; leave such links out")
     return place.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _columns_of(links: Any, what: str) -> tuple[Any, ...]:
+def _columns_of(links: Any, what: str, has_relations: bool) -> tuple[Any, ...]:
     shape: tuple[int, ...] = getattr(links, "shape", ())
-    if len(shape) == 2 and shape[1] == 3 and shape[0] != 2:
+    if len(shape) == 2 and shape[1] == 3 and (has_relations or shape[0] != 2):
         return tuple(np.asarray(links)[:, column] for column in range(3))
     return as_ends(links, what)
 

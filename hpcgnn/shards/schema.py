@@ -215,10 +215,16 @@ class GraphInfo:
 
         Raises
         ------
-        ConfigError      a relation whose name does not tell its types
+        ConfigError      a relation whose name does not tell its types, or two relations of one kind
         """
-        types = [known for known, _ in self.node_types]
-        return tuple(_kind_of(name, types) for name in self.relation_names) if types else ()
+        types, found = [known for known, _ in self.node_types], dict[tuple[str, str, str], str]()
+        for name in self.relation_names if types else ():
+            kind = _kind_of(name, types)
+            if kind in found:
+                raise ConfigError(f"relations {found[kind]!r} and {name!r} are both edges {kind}; if the graph has the "
+                                  "reverses already, preprocess it without symmetrize, else rename one")
+            found[kind] = name
+        return tuple(found)
 
     @property
     def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]]:

@@ -17,7 +17,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import AUTO, LEAST_ROTATED, NODES, OWN, ROTATED, TrainConfig
+from hpcgnn.config import AUTO, LEAST_ROTATED, LINKS, NODES, OWN, ROTATED, TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
 from hpcgnn.exchange.around import Around, Unscaled, Waiting
 from hpcgnn.exchange.bits import UniformBits
@@ -37,7 +37,6 @@ from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn, plain
 from hpcgnn.nn.models import ModelTraits, check_edge_weights, traits_of
-from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.ops.arena import empty_table, is_limited
 from hpcgnn.ops.counter import BACKWARD, FORWARD
@@ -497,15 +496,16 @@ def _unused_of_edges(config: TrainConfig, info: GraphInfo, model: nn.Module) -> 
     # A model of PyTorch Geometric or of the user's own says itself what it does not take.
     if not is_of_hpcgnn(model):
         return []
-    unused = [f"{number:,} {what}{'s' * (number > 1)}" for number, what, is_taken in (
-        (len(info.relation_names), "relation", getattr(model, "takes_relations", False)),
-        (info.num_edge_features, "attribute", getattr(model, "takes_edge_attributes", False)))
-              if number and not is_taken]
+    has_decoder = config.task == LINKS and config.decoder != "dot"      # of links, which reads relations
+    unused = [(f"{number:,} {what}{'s' * (number > 1)}", taker) for number, what, is_taken, taker in (
+        (len(info.relation_names), "relation", has_decoder or getattr(model, "takes_relations", False),
+         "--model rgcn takes relations"),
+        (info.num_edge_features, "attribute", getattr(model, "takes_edge_attributes", False),
+         "models of your own take attributes, as edge_attr")) if number and not is_taken]
     if not unused:
         return []
-    takers = [*(["--model rgcn takes relations"] if info.relation_names and config.model not in RELATIONAL else []),
-              *(["models of your own take attributes, as edge_attr"] if info.num_edge_features else [])]
-    return [f"the graph's edges have {' and '.join(unused)}, and {config.model} does not take them: it trains without; "
+    names, takers = zip(*unused, strict=True)
+    return [f"the graph's edges have {' and '.join(names)}, and {config.model} does not take them: it trains without; "
             + ", ".join(takers)]
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.transforms import ToUndirected
 from torch_geometric.utils import coalesce
 from training_setup import easy_graph, write_once
 
@@ -76,6 +77,10 @@ def test_a_graph_with_types_is_that_of_to_homogeneous(tmp_path):
     _, kinds = hpcgnn.open(tmp_path / "both").metadata()
     assert kinds == [*data.edge_types, ("paper", "rev_writes", "author"), ("venue", "rev_in", "paper"),
                      ("author", "rev_of", "venue")]
+    hpcgnn.preprocess(ToUndirected()(data), symmetrize=True, out=tmp_path / "twice")
+    with pytest.raises(ConfigError, match=r"relations 'paper__rev_writes__author' and 'author__writes__paper reverse' "
+                                          "are both edges .*; if the graph has the reverses already"):
+        hpcgnn.open(tmp_path / "twice").metadata()
     assert found.y.tolist() == [*data["paper"].y.tolist(), *[-1] * 15]
 
 

@@ -95,6 +95,13 @@ def test_parallel_edges_are_one_link_and_leave_with_their_attributes():
     assert triples_of(left) == [(1, 0, 2), (2, 1, 0)] and sorted(left.edge_attr[:, 0].tolist()) == [3.0, 4.0]
 
 
+def test_two_triples_are_two_links_and_two_pairs_are_asked_for_as_columns():
+    two = np.array([[0, 1, 2], [1, 0, 2]])
+    assert links_of((None, two), 3, None, "toy", RELATIONS).tolist() == [[0, 2, 2, 1], [1, 2, 2, 0]]
+    with pytest.raises(DatasetError, match="of two edges an array does not say which of the first two it is, so pass"):
+        links_of((None, np.array([[0, 1], [1, 2]])), 3, None, "toy")
+
+
 def test_relations_are_found_by_name_else_by_number():
     assert relations_of(["owns", "likes"], RELATIONS, "toy").tolist() == [2, 0]
     assert relations_of(np.array([2, 0]), RELATIONS, "toy").tolist() == [2, 0]
