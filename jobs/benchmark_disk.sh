@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tables on a disk: seconds per epoch, memory, and bytes written and read, of SAGE 3 x 256 in bfloat16 without a limit of
-# memory and within limits. Each limit is also that of a memory cgroup, where one can be made, so that the page cache
+# memory and within limits. Each limit also holds in a memory cgroup, where one can be made, in which the page cache
 # counts too. Prints a table, and leaves the run folders and their logs.
 #   HPCGNN_BENCHMARK_NODES     of a synthetic graph; default: 2000000
 #   HPCGNN_BENCHMARK_DEGREE    mean in-degree; default: 20
@@ -26,7 +26,8 @@ scratch=${HPCGNN_BENCHMARK_SCRATCH:-$out/scratch}
 shards=data/shards/disk-$nodes-$degree-$features-p$ranks
 mkdir -p "$out" "$scratch"
 
-# within LIMIT COMMAND...: in a cgroup with this limit of memory (version 1 or 2), or without one, and said so
+# within LIMIT COMMAND...: in a cgroup with this limit of memory (version 1 or 2) and 64 MiB for the launcher, or without
+# one, and said so
 within() {
     local limit=$1 file group
     shift
@@ -35,7 +36,7 @@ within() {
         if [[ $limit == 0 ]] || ! mkdir "$group" 2>/dev/null; then
             continue
         fi
-        if echo "$limit" 2>/dev/null >"$group/$(basename "$file")"; then
+        if echo $(($(numfmt --from=iec "$limit") + (64 << 20))) 2>/dev/null >"$group/$(basename "$file")"; then
             (echo "$BASHPID" >"$group/cgroup.procs" && "$@")
             rmdir "$group"
             return
