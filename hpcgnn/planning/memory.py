@@ -199,8 +199,10 @@ def _of_links(size: ModelSize, loads: PartLoads) -> tuple[np.ndarray, np.ndarray
     structure = structure + BYTES_A_QUESTION * questions * ((size.num_relations > 0) + share * is_drawn)
     # Where questions are not one per row in order, their nodes' rows are copied.
     of_question = 1 + (is_drawn or size.num_relations > 0) + ROWS_OF_A_DECODER * (size.decoder_weights > 0)
-    tables = share * of_question * questions + known + 2 * size.num_drawn
-    return structure, 2 * BYTES_OF_A_PRODUCT * share * loads.num_edges + FLOAT * size.out_dim * tables
+    # The rows of drawn nodes, and their gradient from the questions about each end.
+    tables = share * of_question * questions + known + 3 * size.num_drawn
+    numbers = 2 * BYTES_OF_A_PRODUCT * share * loads.num_edges + BYTES_A_QUESTION * (share * questions + size.num_drawn)
+    return structure, numbers + FLOAT * size.out_dim * tables
 
 
 def _ends_by_relation(size: ModelSize, loads: PartLoads) -> np.ndarray:

@@ -90,7 +90,8 @@ def test_ranks_train_as_one(shared_path, monkeypatch, settings):
         COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "serial", **settings)[:2])
     np.testing.assert_allclose(losses(metrics), losses(of_one), rtol=1e-3 if "history" in settings else 1e-5)
     assert found["test_score"] == pytest.approx(expected["test_score"], abs=0.01)
-    assert losses(metrics)[-1] < losses(metrics)[0]
+    # A share of the questions is another each epoch, and so is its loss.
+    assert "link_share" in settings or losses(metrics)[-1] < losses(metrics)[0]
 
 
 @pytest.mark.parallel(2)
