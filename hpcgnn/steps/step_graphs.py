@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ from hpcgnn.graph.batch import Batch, BatchCutter
 from hpcgnn.graph.hop import AloneExchange, ExchangeSite, Hop
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
-from hpcgnn.nn.heads import scored
 from hpcgnn.ops.aggregation import PackedRows, SparseRows, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
@@ -58,7 +58,8 @@ class StepGraphs:
     cut : function                      collective: cuts the rows into clusters when first needed
     num_clusters : int                  expected number of clusters of all ranks
     kept : str                          how rows are kept, see `History`
-    shares_outputs : bool               the loss reads the model's outputs of other ranks and steps
+    shared : callable or None           takes a model's outputs; returns the rows, (n, dim), of which the loss reads
+                                        those of other ranks and steps; None: it reads none
     leaves_out : bool                   in epochs of rows dealt one by one, leave out what brings little: rows without
                                         a label in every second epoch, gradients along a step's few edges, and the
                                         pass over all rows before the first epoch
@@ -66,9 +67,9 @@ class StepGraphs:
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange | Around, cut: Callable[[], Clusters],
                  num_clusters: int, num_ranks: int, kept: str = STORED, leaves_out: bool = False,
-                 shares_outputs: bool = False):
+                 shared: Callable[[Any], torch.Tensor] | None = None):
         self._cut, self.num_clusters = cut, num_clusters
-        self._leaves_out, self._shares_outputs = leaves_out and graph.num_within is not None, shares_outputs
+        self._leaves_out, self._shared = leaves_out and graph.num_within is not None, shared
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
         self._history = History(graph.node_id, kept)
         self._is_sent = self._shared_rows() if self._is_shared else None
@@ -171,8 +172,8 @@ class StepGraphs:
         model.eval()
         graph.begin_forward(seed=0, epoch=0, is_training=False)
         outputs = model(graph, graph.x)
-        if self._shares_outputs:
-            graph.halo(scored(outputs).to(graph.x.dtype))
+        if self._shared is not None:
+            graph.halo(self._shared(outputs).to(graph.x.dtype))
         model.train()
 
     @property

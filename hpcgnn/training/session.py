@@ -36,6 +36,7 @@ from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn, plain
+from hpcgnn.nn.heads import scored
 from hpcgnn.nn.models import ModelTraits, check_edge_weights, traits_of
 from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.ops.arena import empty_table, is_limited
@@ -470,7 +471,7 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
     steps = StepGraphs(graph, exchange, lambda: Clusters.cut(comm, graph, cluster, exchange, CLUSTER_SEED),
                        num_clusters, comm.size, config.history,
                        leaves_out=config.steps == AUTO and config.method.may_leave_out and config.norm != "batch"
-                       and config.task == NODES, shares_outputs=config.task != NODES)
+                       and config.task == NODES, shared=scored if config.task != NODES else None)
     if number is not None and not by_row:
         clusters = steps.clusters
         together(comm, lambda: clusters.check(number))
