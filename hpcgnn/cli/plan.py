@@ -44,8 +44,6 @@ SAMPLE = click.FloatRange(0, 1, min_open=True)
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--precision", default="fp32", show_default=True, help="Precision of rows and products: fp32, bf16 or "
               "fp16; --measure takes a list.")
-@click.option("--dropout", type=click.FloatRange(0, 0.999), default=0.5, show_default=True)
-@click.option("--norm", type=click.Choice(("none", "layer", "batch")), default="layer", show_default=True)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
               help="Any setting of hpcgnn train, such as steps=4; what a plan can't count is refused. sample=SHARE "
                    "cuts only this share of the graph, and estimates the rest; else a plan samples above 2e8 edges.")
@@ -165,10 +163,11 @@ def plan(source: str, rates: tuple[Path | None, str | None, str | None], parts: 
     cluster = cluster_of(*rates, settings.get("ranks_per_node"))
     if cluster is not None:
         cluster.rates_of(flags["precision"])
-    choices = Choices(parts, tuple(dict.fromkeys(methods.split(","))),
-                      **{name: flags[name] for name in ("model", "layers", "hidden", "precision", "norm", "dropout",
-                                                        "partitioner", "balance", "seed", "symmetrize", "root",
-                                                        "make_labels", "larger")}, sample=sample, settings=settings)
+    of_model = {name: settings.pop(name) for name in ("norm", "dropout") if name in settings}
+    choices = Choices(parts, tuple(dict.fromkeys(methods.split(","))), **of_model,
+                      **{name: flags[name] for name in ("model", "layers", "hidden", "precision", "partitioner",
+                                                        "balance", "seed", "symmetrize", "root", "make_labels",
+                                                        "larger")}, sample=sample, settings=settings)
     out, traced = flags["out"], flags["trace"]
     if out is not None:
         from hpcgnn.bench.result import open_folder

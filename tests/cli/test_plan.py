@@ -60,11 +60,11 @@ def test_a_plan_counts_what_a_recipe_adds(hpcgnn, cluster, tmp_path):
         return one["sent_bytes_per_epoch"], one["memory_of_fullest_rank"]
 
     sent, plain = fullest("plain")
-    sent_with_all_rows, of_batch_norms = fullest("batch", "--norm", "batch")
+    sent_with_all_rows, of_batch_norms = fullest("batch", "--set", "norm=batch")
     assert sent_with_all_rows > sent and of_batch_norms["activations"] > plain["activations"]
     assert fullest("ema", "--set", "ema=0.9")[1]["weights"] > plain["weights"]
     assert fullest("input", "--set", "input_dropout=0.2") == (sent, plain)
-    assert fullest("none", "--dropout", "0") == fullest("neither", "--dropout", "0", "--set", "input_dropout=0")
+    assert fullest("none", "--set", "dropout=0") == fullest("neither", "--set", "dropout=0", "--set", "input_dropout=0")
 
 
 def test_a_plan_without_a_cluster_file_says_what_is_missing(hpcgnn, tmp_path):
