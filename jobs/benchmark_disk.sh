@@ -26,8 +26,8 @@ scratch=${HPCGNN_BENCHMARK_SCRATCH:-$out/scratch}
 shards=data/shards/disk-$nodes-$degree-$features-p$ranks
 mkdir -p "$out" "$scratch"
 
-# within LIMIT COMMAND...: in a cgroup with this limit of memory (version 1 or 2) and 64 MiB for the launcher, or without
-# one, and said so
+# within LIMIT COMMAND...: in a cgroup with 9/8 of this limit of memory (version 1 or 2), for the launcher and pages on
+# their way to the disk, or without one, and said so
 within() {
     local limit=$1 file group
     shift
@@ -36,7 +36,7 @@ within() {
         if [[ $limit == 0 ]] || ! mkdir "$group" 2>/dev/null; then
             continue
         fi
-        if echo $(($(numfmt --from=iec "$limit") + (64 << 20))) 2>/dev/null >"$group/$(basename "$file")"; then
+        if echo $(($(numfmt --from=iec "$limit") / 8 * 9)) 2>/dev/null >"$group/$(basename "$file")"; then
             (echo "$BASHPID" >"$group/cgroup.procs" && "$@")
             rmdir "$group"
             return

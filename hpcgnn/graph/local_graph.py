@@ -37,7 +37,7 @@ from hpcgnn.graph.reductions import (
 )
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.ops.aggregation import SparseRows, aggregate, multiply
-from hpcgnn.ops.arena import empty, keep_long
+from hpcgnn.ops.arena import empty, in_memory, keep_long
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey, words_of
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
@@ -503,7 +503,8 @@ class LocalGraph:
         """Aggregate of the constant input, (num_inner, num_features); kept by training passes or if `is_kept`."""
         aggregate = self._input_aggregates.get(reduction)
         if aggregate is None:
-            aggregate = keep_long(multiply(self.matrix(reduction), self.x_all))
+            with in_memory(self.x_all):
+                aggregate = keep_long(multiply(self.matrix(reduction), self.x_all))
             if is_kept or self._pass.is_training:
                 self._input_aggregates[reduction] = aggregate
         return aggregate

@@ -75,6 +75,12 @@ class Arena:
         """Within the block, note which tensors a forward pass keeps for its backward pass, in their order."""
         return nullcontext()
 
+    def in_memory(self, tensor: torch.Tensor) -> AbstractContextManager:
+        """Within the block, a table that lies on a disk is in memory if there is room, since its rows are read in the
+        order of the edges.
+        """
+        return nullcontext()
+
     def _take(self, num_bytes: int) -> tuple[int, int]:
         while self.returned:
             self._places.give_back(*self.returned.popleft())
@@ -158,6 +164,11 @@ def is_limited() -> bool:
 def keeping() -> AbstractContextManager:
     """See `Arena.keeping`."""
     return nullcontext() if _ARENA is None else _ARENA.keeping()
+
+
+def in_memory(tensor: torch.Tensor) -> AbstractContextManager:
+    """See `Arena.in_memory`."""
+    return nullcontext() if _ARENA is None else _ARENA.in_memory(tensor)
 
 
 def keep_long(tensor: torch.Tensor) -> torch.Tensor:

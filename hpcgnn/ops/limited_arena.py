@@ -17,7 +17,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,17 +124,21 @@ class ScratchFile:
 class LimitedArena(Arena):
     """An arena of a process that may use `limit` bytes of memory in all; what exceeds them lies in `folder`.
 
+    `slack` of these bytes are left to what the process allocates itself between two tensors.
+
     Raises TrainingError as `ScratchFile`, OSError if the system refuses the mapping.
     """
 
     is_limited = True
 
-    def __init__(self, limit: int, folder: Path, num_bytes: int | None = None, can_move: bool | None = None):
+    def __init__(self, limit: int, folder: Path, num_bytes: int | None = None, can_move: bool | None = None,
+                 slack: int = 0):
         super().__init__(addresses() if num_bytes is None else num_bytes,
                          system_moves_pages() if can_move is None else can_move)
-        self.limit, self.file = limit, ScratchFile(folder)
+        self.limit, self._room, self.file = limit, limit - slack, ScratchFile(folder)
         self.num_in_memory = 0      # bytes of tensors
         self.others = 0             # bytes of memory that the process has besides
+        self._pinned: int | None = None      # start of the piece that stays in memory
         self.most_in_memory = self.most_kept = 0
         self._view = memoryview(self._mapping)
         self._offset = self.address - ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
@@ -161,6 +165,21 @@ class LimitedArena(Arena):
     def keeping(self) -> AbstractContextManager:
         return torch.autograd.graph.saved_tensors_hooks(self._note_kept, self._fetch)
 
+    @contextmanager
+    def _pinning(self, start: int) -> Iterator[None]:
+        if start in self._on_disk and self._makes_room(self._size[start]):
+            self._fetched += self._size[start]
+            self._to_memory(start)
+        self._pinned = start
+        try:
+            yield
+        finally:
+            self._pinned = None
+
+    def in_memory(self, tensor: torch.Tensor) -> AbstractContextManager:
+        start = self._start_of(tensor)
+        return nullcontext() if start is None else self._pinning(start)
+
     def take_use(self) -> DiskUse:
         """Count since the last call."""
         counts = _disk_counts()
@@ -173,11 +192,12 @@ class LimitedArena(Arena):
         """TrainingError if the process, without its tables, exceeds the limit; `num_ranks` share the machine."""
         self.others = 0      # what was there while the part was read is gone
         self._measure_others()
-        if self.others >= self.limit:
+        if self.others >= self._room:
             share = f" leaves each of {num_ranks} ranks {size_text(self.limit)}" if num_ranks > 1 else " is too little"
             raise TrainingError(f"memory {size_text(self.limit * num_ranks)}{share}, and {size_text(self.others)} "
                                 "can't leave memory: the process, edges and messages; set --memory to more than "
-                                f"{size_text(self.others * num_ranks)}, or use more machines")
+                                f"{size_text(self.others * num_ranks * self.limit / self._room)}, or use more "
+                                "machines")
 
     def _start_of(self, tensor: torch.Tensor) -> int | None:
         if tensor.layout is not torch.strided:
@@ -247,14 +267,14 @@ class LimitedArena(Arena):
 
     def _excess(self, num_bytes: int) -> int:
         """Bytes above the limit if the tensors in memory had `num_bytes` more."""
-        return self.others + self.num_in_memory + num_bytes - self.limit
+        return self.others + self.num_in_memory + num_bytes - self._room
 
     def _makes_room(self, num_bytes: int) -> bool:
         """Whether `num_bytes` more fit into memory, after tables that are read late went to the disk."""
         for start in [*self._lasting, *self._kept]:
             if self._excess(num_bytes) <= 0:
                 break
-            if start not in self._on_disk:
+            if start not in self._on_disk and start != self._pinned:
                 self._to_disk(start)
         return self._excess(num_bytes) <= 0
 

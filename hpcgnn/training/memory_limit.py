@@ -20,6 +20,7 @@ from hpcgnn.run.launch import together
 from hpcgnn.shards.features import FloatFeatures
 
 DEFAULT_SCRATCH = "/var/tmp"
+SLACK = 10      # a tenth of the limit is left to what a process allocates between two tensors
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,6 @@ def scratch_of(config: TrainConfig) -> Path:
 
 def _opened(num_bytes: int, folder: Path) -> LimitedArena:
     try:
-        return LimitedArena(num_bytes, folder)
+        return LimitedArena(num_bytes, folder, slack=num_bytes // SLACK)
     except OSError as error:
         raise TrainingError(f"memory can't be limited on this system: {error}; leave --memory out") from error

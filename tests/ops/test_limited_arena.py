@@ -11,7 +11,7 @@ import torch
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.ops import limited_arena, pieces
-from hpcgnn.ops.arena import empty, empty_table, keep_long, keeping
+from hpcgnn.ops.arena import empty, empty_table, in_memory, keep_long, keeping
 from hpcgnn.ops.limited_arena import LimitedArena, process_bytes
 from hpcgnn.ops.pieces import CHUNK
 
@@ -92,6 +92,28 @@ def test_what_stays_goes_first_then_what_was_kept_first(arena):
     y.sum().backward()
     use = arena.take_use()
     assert (use.spilled, use.fetched) == (3 * TABLE, 2 * TABLE) and (lasting == 3).all()
+
+
+def test_a_table_whose_rows_are_read_in_any_order_is_in_memory_meanwhile(arena):
+    first, second = keep_long(table(1)), keep_long(table(2))
+    work = [table(3), table(4)]
+    assert list(arena._on_disk) == [arena._start_of(first)]
+    with in_memory(first):
+        assert list(arena._on_disk) == [arena._start_of(second)]
+        work.append(table(5))      # made on the disk, since all others are in use
+        assert arena._start_of(first) not in arena._on_disk and (first == 1).all()
+    keep_long(work[0])
+    work.append(table(6))
+    assert arena._start_of(first) in arena._on_disk and (first == 1).all() and (second == 2).all()
+
+
+def test_slack_is_left_to_the_process(tmp_path, monkeypatch):
+    arena = LimitedArena(BASE + 3 * TABLE, tmp_path, 1024 * CHUNK, slack=TABLE)
+    monkeypatch.setattr(limited_arena, "process_bytes", lambda: BASE + arena.num_in_memory)
+    with arena.in_use():
+        tables = [table(value) for value in range(3)]
+        assert on_disk(arena) == TABLE and all((own == value).all() for value, own in enumerate(tables))
+        del tables
 
 
 def test_a_table_that_has_no_room_is_made_on_the_disk(arena):

@@ -40,14 +40,15 @@ def shards(shared_path):
 def limits(monkeypatch):
     """Settings of a limit with room for so many bytes of tables on each rank, and the arenas of the test's runs.
 
-    Small tables come from the arena too.
+    Small tables come from the arena too, and no slack is left.
     """
     monkeypatch.setattr(arena, "MIN_BYTES", 1 << 12)
     arenas = []
     open_arena = limited_arena.LimitedArena.__init__
 
-    def note(self, *arguments):
-        open_arena(self, *arguments)
+    def note(self, limit, folder, slack):
+        assert slack == limit // 10
+        open_arena(self, limit, folder)
         arenas.append(self)
 
     monkeypatch.setattr(limited_arena.LimitedArena, "__init__", note)
