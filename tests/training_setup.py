@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from hpcgnn.data.dataset import CleaningReport, GraphDataset
 from hpcgnn.data.hold_out import hold_out
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
+from hpcgnn.ops import limited_arena
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import Making, write_shards
 from hpcgnn.training.checkpoint import Checkpoint, read_checkpoint
@@ -34,6 +36,13 @@ SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 2
 def shared_path(tmp_path_factory):
     """A folder that is the same on all ranks."""
     return on_rank_zero(MPI.COMM_WORLD, lambda: tmp_path_factory.mktemp("shared"))
+
+
+def disk_path() -> str:
+    """A folder for temporary files that lies on a disk; pytest's may lie in memory (see jobs/test.sh)."""
+    wanted = [os.environ.get("TMPDIR", "/tmp"), "/var/tmp", os.getcwd()]
+    on_disk = [folder for folder in wanted if limited_arena.file_system_of(Path(folder)) not in limited_arena.IN_MEMORY]
+    return on_disk[0] if on_disk else pytest.skip(f"none of {', '.join(wanted)} lies on a disk")
 
 
 def easy_graph(seed: int = 0, spec: str = EASY) -> GraphDataset:

@@ -57,7 +57,7 @@ class ScratchFile:
 
     def __init__(self, folder: Path):
         self.folder, self._places, self.num_bytes, self.most_bytes = folder, Pieces(0, 1 << 60), 0, 0
-        kind = _file_system_of(folder)
+        kind = file_system_of(folder)
         if kind in IN_MEMORY:
             raise TrainingError(f"scratch {folder} lies in memory ({kind}); name a folder on a local disk by "
                                 "--set scratch=FOLDER")
@@ -332,7 +332,7 @@ def _disk_counts() -> tuple[int, int]:
     return int(found["write_bytes"]), int(found["read_bytes"])
 
 
-def _file_system_of(folder: Path) -> str:
+def file_system_of(folder: Path) -> str:
     """Kind of the file system that a folder lies in; "" if the system does not say."""
     try:
         device = os.stat(folder).st_dev

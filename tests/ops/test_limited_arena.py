@@ -4,10 +4,13 @@ import errno
 import gc
 import os
 import signal
+import tempfile
+from pathlib import Path
 from random import Random
 
 import pytest
 import torch
+from training_setup import disk_path
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.ops import limited_arena, pieces
@@ -20,10 +23,16 @@ BASE = 1 << 30
 
 
 @pytest.fixture
-def arena(tmp_path, monkeypatch):
+def folder():
+    with tempfile.TemporaryDirectory(dir=disk_path()) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def arena(folder, monkeypatch):
     """Has room for three tables beside what the process holds; made of chunks that move."""
     monkeypatch.setattr(pieces, "LEAST_MOVING", CHUNK)
-    arena = LimitedArena(BASE + 3 * TABLE, tmp_path, 1024 * CHUNK)
+    arena = LimitedArena(BASE + 3 * TABLE, folder, 1024 * CHUNK)
     monkeypatch.setattr(limited_arena, "process_bytes", lambda: BASE + arena.num_in_memory)
     with arena.in_use():
         yield arena
@@ -107,8 +116,8 @@ def test_a_table_whose_rows_are_read_in_any_order_is_in_memory_meanwhile(arena):
     assert arena._start_of(first) in arena._on_disk and (first == 1).all() and (second == 2).all()
 
 
-def test_slack_is_left_to_the_process(tmp_path, monkeypatch):
-    arena = LimitedArena(BASE + 3 * TABLE, tmp_path, 1024 * CHUNK, slack=TABLE)
+def test_slack_is_left_to_the_process(folder, monkeypatch):
+    arena = LimitedArena(BASE + 3 * TABLE, folder, 1024 * CHUNK, slack=TABLE)
     monkeypatch.setattr(limited_arena, "process_bytes", lambda: BASE + arena.num_in_memory)
     with arena.in_use():
         tables = [table(value) for value in range(3)]
@@ -145,8 +154,8 @@ def test_tables_that_outlive_epochs_are_torchs_own_without_a_limit(arena):
         assert arena._start_of(empty_table((TABLE,), torch.uint8)) is None
 
 
-def test_a_tensor_outlives_its_arena(tmp_path):
-    arena = LimitedArena(0, tmp_path, 64 * CHUNK)
+def test_a_tensor_outlives_its_arena(folder):
+    arena = LimitedArena(0, folder, 64 * CHUNK)
     with arena.in_use():
         left = table(7)
     assert on_disk(arena) == TABLE
@@ -176,10 +185,13 @@ def test_a_folder_that_can_t_be_used_is_refused(folder, text):
         LimitedArena(0, folder, 64 * CHUNK)
 
 
-def test_a_kill_leaves_nothing(tmp_path):
+def test_a_kill_leaves_nothing(folder):
     child = os.fork()
     if not child:
-        with LimitedArena(0, tmp_path, 64 * CHUNK).in_use():
-            empty((TABLE,), torch.uint8).numpy().fill(1)
-            os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL and not list(tmp_path.iterdir())
+        try:
+            with LimitedArena(0, folder, 64 * CHUNK).in_use():
+                empty((TABLE,), torch.uint8).numpy().fill(1)
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)      # the rest of the tests are the parent's
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL and not list(folder.iterdir())
