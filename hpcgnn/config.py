@@ -70,6 +70,14 @@ NOT_FOR_LINKS = {"quantize": "integers are trained for classes; leave quantize o
                  "pre_aggregation": "the loss reads rows of other ranks one by one, and a sum has none; use "
                                     "pre_aggregation=off",
                  "loss": "link_loss is its loss; leave loss out"}
+# Settings that step_graph refuses, and why: a replayed step does only what the device did.
+NOT_IN_A_STEP_GRAPH = {"steps": "a step is captured whose graph is the same in every epoch",
+                       "clip_norm": "the host reads the gradients' norm in each step",
+                       "edge_dropout": "the host draws the edges of each epoch",
+                       "label_inputs": "the host draws the labels that each epoch hides",
+                       "task": "the host draws the links of each epoch",
+                       "quantize": "the host moves widths and ranges in each step",
+                       "store_activations": "its rows are rounded by draws of the captured epoch"}
 NO_BATCHES = f"hpcgnn infer answers in batches with {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 CLUSTERS_CLASHES = tuple(Clash("model", model, NO_BATCHES) for model in MODELS if model not in QUANTIZED_MODELS)
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
@@ -324,6 +332,10 @@ class TrainConfig:
                              "pinned memory of the host (staged); auto is cuda-aware if an exchange at the start "
                              "proves that it works.",
                              ("auto", "cuda-aware", "staged"), devices=("cuda",), group=GPU, flag="none")
+    step_graph: str = setting("off", "Capture a step of training once as a CUDA graph, and replay it in every epoch "
+                              "(on), so that the GPU does not wait for Python to start its kernels: for small graphs, "
+                              "on one rank. Losses are the same.", ("off", "on"), devices=("cuda",), group=GPU,
+                              flag="none")
     device: str = setting("cpu", "Device that computes; with cuda, the ranks of a node divide its GPUs among them.",
                           ("cpu", "cuda"), group=GPU, flag="common")
 
@@ -345,6 +357,8 @@ class TrainConfig:
         if self.model_args and ":" not in self.model:
             raise ConfigError(f"model_args has no effect on model {self.model}, only on your own as MODULE:CLASS; "
                               "leave it out, or change --model")
+        if self.step_graph == "on":
+            self._check_step_graph(others)
         if self.norm == "batch" and ":" in self.model:
             raise ConfigError(f"norm batch has no effect on model {self.model}, only on built-in ones; leave it out, "
                               "or change --model")
@@ -402,6 +416,17 @@ class TrainConfig:
         for name, reason in NOT_FOR_LINKS.items():
             if others[name] != default_of(name):
                 raise ConfigError(f"task links can't be used with {name} {others[name]}: {reason}")
+
+    def _check_step_graph(self, others: dict[str, Any]) -> None:
+        for name, reason in NOT_IN_A_STEP_GRAPH.items():
+            if others[name] != default_of(name):
+                raise ConfigError(f"step_graph can't be used with {name} {others[name]}: {reason}; choose one")
+        if self.precision == "fp16":
+            raise ConfigError("step_graph can't be used with precision fp16: the host reads after each step whether "
+                              "gradients have overflowed; use bf16")
+        if ":" in self.model:
+            raise ConfigError(f"step_graph can't be used with model {self.model}: its Python would not run again; "
+                              "use step_graph=off")
 
     def _check_label_inputs(self) -> None:
         if self.quantize != "none":

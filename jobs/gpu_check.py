@@ -124,7 +124,7 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
                              "--parts", "1", "--out", str(arxiv)]),
          Step("drawn shards", 80, [*python, str(ROOT / "jobs/gpu_check.py"), "draw", device, str(drawn),
                                    *size.split(",")])],
-        [benchmark("epochs on arxiv", 110, "epoch", arxiv, *epoch_where, "--peer", "pyg-compiled", "--model",
+        [benchmark("epochs on arxiv", 130, "epoch", arxiv, *epoch_where, "--peer", "pyg-compiled", "--model",
                    "sage,gcn,gat", "--precision", "fp32,tf32,bf16", *small, program=train)],
         [Step("host profile", 45, [*python, str(ROOT / "jobs/gpu_check.py"), "profile", device, str(arxiv),
                                    str(work / "profiled")])],

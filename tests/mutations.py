@@ -41,6 +41,7 @@ STEPS_OF_TWO = Tests("steps/test_steps.py -k 'constants and gcn and 8'", 2)
 BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
 DEVICE_PASS = Tests("lowbit/inference/test_device.py -m parallel[1] -x -k 'bits_come and (gcn or sage)'")
+STEP_GRAPH = Tests("training/test_step_graph.py -k 'bits_of_others and bf16'")
 SHARED_STEPS = Tests("cuda/test_bit_gemm.py -m 'not parallel' -x -k share")
 ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
 PLAN = Tests("exchange/test_plan.py")
@@ -172,6 +173,16 @@ MUTATIONS = [
              "logf(sum_of_lanes(sum, lanes))", "logf(sum)", Tests("cuda/test_cross_entropy.py")),
     Mutation("ops/cuda/kernels/cross_entropy.cu", "the gradient of a label is that of another class", "likely - 1.0f",
              "likely", Tests("cuda/test_cross_entropy.py")),
+    Mutation("ops/cuda/step_numbers.py", "every replay draws the dropout of the captured step",
+             "key.epoch, _numbers.epoch_at, key.stream", "key.epoch, None, key.stream",
+             STEP_GRAPH),
+    Mutation("ops/cuda/step_numbers.py", "every replay has Adam's factors of the captured step",
+             "return _numbers.factors_at", "return None", STEP_GRAPH),
+    Mutation("training/step_graph.py", "Adam does not count replayed steps", "optimizer.note_replay()", "pass",
+             STEP_GRAPH),
+    Mutation("nn/neighborhood.py", "a stream is joined that was never forked",
+             "if self.hop.central:\n            central_stream.join()", "if True:\n            central_stream.join()",
+             STEP_GRAPH),
     Mutation("training/gradients.py", "gradients of weights that a pass left out stay from the pass before",
              "self.flat.zero_()", "pass", Tests("training/test_adam.py")),
     Mutation("ops/cuda/kernels/segments.cuh", "the last item of a chunk is left out",

@@ -53,12 +53,14 @@ class StandInStream:
     device: StandInDevice
     queue: list[Work] = field(default_factory=list)
     num_passed: int = 0      # of the queue, that the host knows to have ended
+    capture: object = None      # the one that this stream was forked into and has not been joined from
 
     @contextmanager
     def after_computing(self):
         self._run(len(self.queue))
         self.device.check_arrived()
         self.queue.append(Work(is_done=True))
+        self.capture = self.device.capture
         yield
 
     def copy(self, target, source):
@@ -72,6 +74,9 @@ class StandInStream:
         return StandInMark(self, len(self.queue))
 
     def join(self):
+        if self.device.capture is not None and self.capture is not self.device.capture:
+            raise RuntimeError("dependency created on uncaptured work in another stream")
+        self.capture = None
         self._run(len(self.queue))
         self.device.check_arrived()
 
@@ -100,14 +105,20 @@ class StandInMark:
     patience: int = 2     # queries that find it not passed yet
 
     def query(self):
+        self._check_capture()
         self.patience -= 1
         if self.patience < 0:
             self.stream.passed(self.end)
         return self.stream.num_passed >= self.end
 
     def synchronize(self):
+        self._check_capture()
         self.stream.device.log.append(("synchronize", self.end))
         self.stream.passed(self.end)
+
+    def _check_capture(self):
+        if self.stream.device.capture is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
 
 
 class StandInDevice:
@@ -122,6 +133,7 @@ class StandInDevice:
     def __init__(self):
         self.log = []
         self.in_flight = []
+        self.capture = None      # the graph that is being captured
         self.message, self.central = StandInStream(self), StandInStream(self)
         self.pinned_ranges = []
 

@@ -45,6 +45,7 @@ from hpcgnn.training.trainer import TrainingRun
 
 LAYERS, HEADS = 3, 4
 DROPOUT, RATE = 0.5, 0.01
+REPLAYED = "step graph"      # hpcgnn with step_graph=on
 ALIKE, WARM_UP, LAST = "without dropout", "warm-up", "evaluated"
 ALIKE_EPOCHS, WARM_UP_EPOCHS, PROFILED_EPOCHS = 3, 2, 2
 # Largest relative difference of a loss: sums are added in another order, and bfloat16 has 8 bits. A wrong gradient, or
@@ -149,6 +150,8 @@ class InProcessEpochs(PartedBenchmark):
         ours = self._train_ours(model, storage)
         self._found[f"{model} {storage}"] = ours
         peers, refusals = self._train_peers(ours, model, storage, False) if self.has_peer else ({}, [])
+        if self.device == "cuda":
+            peers[REPLAYED] = self._train_ours(model, storage, step_graph="on").clock
         faults = [fault for name, peer in peers.items()
                   for fault in unlike(ours.clock.losses[ALIKE], peer.losses[ALIKE], TOLERANCE[storage], name)]
         # A peer that adds thousands of rows in bfloat16 rounds more than our float32 sums: that is no fault.
@@ -181,10 +184,11 @@ class InProcessEpochs(PartedBenchmark):
     def _case(self, model: str, precision: str) -> str:
         return f"{read_graph_info(self._shards).name} {model} {LAYERS} x {self.hidden} {precision}"
 
-    def _train_ours(self, model: str, storage: str) -> Ours:
+    def _train_ours(self, model: str, storage: str, step_graph: str = "off") -> Ours:
         session = self._session(model, storage)
+        session = replace(session, config=replace(session.config, step_graph=step_graph))
         watch = Watch(self._phases(storage), self.device)
-        self.begin(f"trains {model} in {storage}: {OURS}")
+        self.begin(f"trains {model} in {storage}: {OURS if step_graph == 'off' else REPLAYED}")
         folder = RunFolder(self._folder / "run")
         folder.create(overwrite=True)
         try:
@@ -303,6 +307,8 @@ class Ours:
 class Watch(Callback):
     """Lets a clock follow a run, and keeps the weights at its start."""
 
+    changes_nothing = True      # but dropout, after which a step is captured anew
+
     def __init__(self, phases: tuple[Phase, ...], device: str):
         self._phases, self._device = phases, device
         self.clock: PhaseClock | None = None
@@ -316,7 +322,11 @@ class Watch(Callback):
 
     def on_epoch_end(self, run: Any, record: dict[str, Any]) -> None:
         self._recorded.append(record["epoch_seconds"])
+        before = self.clock.phase
         self.clock.tick(record["loss"])
+        after, step_graph = self.clock.phase, run.learner.step_graph
+        if step_graph is not None and after and (after.dropout, after.is_tf32) != (before.dropout, before.is_tf32):
+            step_graph.forget()
 
     def by_phase(self) -> dict[str, list[float]]:
         """Seconds per epoch as the trainer recorded them, by phase."""

@@ -30,6 +30,11 @@ class Phase:
     epochs: int
     dropout: float
 
+    @property
+    def is_tf32(self) -> bool:
+        """Whether it is timed in tf32, or the warm-up of that."""
+        return self.name.endswith(TF32)
+
 
 @dataclass
 class PhaseClock:
@@ -56,6 +61,11 @@ class PhaseClock:
     @property
     def is_done(self) -> bool:
         return self._number == len(self.phases)
+
+    @property
+    def phase(self) -> Phase | None:
+        """The current phase; None at the end."""
+        return None if self.is_done else self.phases[self._number]
 
     def start(self) -> None:
         if self.device == "cuda":
@@ -90,7 +100,7 @@ class PhaseClock:
         self._left = phase.epochs
         self.set_dropout(phase.dropout)
         # Products of float32 by tensor cores, with 10 bits of mantissa; sums stay float32.
-        torch.set_float32_matmul_precision("high" if phase.name == TF32 else "highest")
+        torch.set_float32_matmul_precision("high" if phase.is_tf32 else "highest")
         if phase.name == PROFILED:
             activity = ProfilerActivity.CUDA if self.device == "cuda" else ProfilerActivity.CPU
             with self._noting_faults():

@@ -381,7 +381,8 @@ class Neighborhood:
             out = self._empty_out(h)
         for span in self.hop.marginal:
             multiply_span(matrix, near, far, out, span)
-        central_stream.join()
+        if self.hop.central:
+            central_stream.join()
         return out, near
 
     def _arrived(self, arrival: Arrival, h: torch.Tensor) -> FarRows:

@@ -6,14 +6,14 @@ on CPUs only from torch 2.4 on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.ops.adam import StepCheck, UnreadCheck, adam_step, check_of, worst_of
+from hpcgnn.ops.adam import AdamFactors, StepCheck, UnreadCheck, adam_step, check_of, worst_of
 from hpcgnn.training.gradients import FlatGradients
 
 Moments = dict[int, dict[str, torch.Tensor]]
@@ -53,12 +53,13 @@ class FlatAdam:
         self._place = dict(self._gradients.places)
         self._weights, self._lr, self._decay, self._mean, self._square = (torch.zeros_like(self._gradients.flat)
                                                                           for _ in range(5))
+        self._kept_share = torch.ones_like(self._gradients.flat) if self._decouples else None
         for group in self._groups:
             for parameter in group.parameters:
                 place = self._place.get(parameter)
                 if place is None:
                     continue
-                self._lr[place] = self._factor * group.lr
+                self._set_rate(place, group)
                 self._decay[place] = 0.0 if self._decouples else group.weight_decay
                 self._weights[place] = parameter.detach().flatten()
                 parameter.data = self._weights[place].view_as(parameter)
@@ -77,8 +78,8 @@ class FlatAdam:
         used = self._place if self._gradients.used is None else self._gradients.used
         for parameter in used:
             self._numbers[parameter] += 1
-        if self._decouples:
-            self._decay_weights(set(used))
+        for place in () if self._kept_share is None else self._places_of(used):
+            self._weights[place].mul_(self._kept_share[place])
         numbers = {self._numbers[parameter] for parameter in used}
         if len(used) == len(self._place) and len(numbers) == 1:
             number = numbers.pop()
@@ -91,11 +92,19 @@ class FlatAdam:
                                     for part in reversed(self._gradients.parts)])
         return self.last_check
 
-    def _decay_weights(self, used: set[nn.Parameter]) -> None:
-        for group in self._groups:
-            for parameter in group.parameters:
-                if group.weight_decay and parameter in used:
-                    self._weights[self._place[parameter]].mul_(1 - self._factor * group.lr * group.weight_decay)
+    def _places_of(self, used: Collection[nn.Parameter]) -> list[slice]:
+        return [slice(None)] if len(used) == len(self._place) else [self._place[parameter] for parameter in used]
+
+    def next_factors(self) -> AdamFactors | None:
+        """Factors of the next step if it moves all weights, and each has taken as many steps; else None."""
+        numbers = {self._numbers[parameter] for parameter in self._place}
+        alike = self._gradients.used is None and len(numbers) == 1 and self._place
+        return AdamFactors.of_step(numbers.pop() + 1) if alike else None
+
+    def note_replay(self) -> None:
+        """A captured step has been replayed, so that all weights have taken one step more."""
+        for parameter in self._place:
+            self._numbers[parameter] += 1
 
     def _step_of(self, place: slice, number: int) -> StepCheck | UnreadCheck:
         return adam_step(self._weights[place], self._gradients.flat[place], self._lr[place], self._decay[place],
@@ -118,7 +127,12 @@ class FlatAdam:
             for group in self._groups:
                 for parameter in group.parameters:
                     if parameter in self._place:
-                        self._lr[self._place[parameter]] = factor * group.lr
+                        self._set_rate(self._place[parameter], group)
+
+    def _set_rate(self, place: slice, group: WeightGroup) -> None:
+        self._lr[place] = self._factor * group.lr
+        if self._kept_share is not None:
+            self._kept_share[place] = 1 - self._factor * group.lr * group.weight_decay
 
     def state(self) -> Moments:
         """Moments of each weight that has taken a step, numbered group by group."""

@@ -47,12 +47,19 @@ class Callback:
     All ranks call each method with the same values, so it may be collective. Write files only where `run.comm.rank` is
     0. An error ends the run.
 
+    Attributes
+    ----------
+    changes_nothing : bool      set it to True in a class that changes neither the model nor its weights; then steps
+                                need no look at which weights are in use, and can be replayed (`step_graph`)
+
     Examples
     --------
     >>> class Stop(hpcgnn.Callback):
     ...     def on_evaluation(self, run, evaluation):
     ...         return evaluation.val_score > 0.9      # True ends the training of this seed
     """
+
+    changes_nothing = False
 
     def on_start(self, run: RunUnderWay) -> None:
         """The model has been made, or read from the checkpoint."""

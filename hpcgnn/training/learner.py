@@ -27,6 +27,7 @@ from hpcgnn.training.precision import LossScale
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.schedule import RateSchedule, choose_schedule
 from hpcgnn.training.session import Session, is_built_in, share_from_rank_zero
+from hpcgnn.training.step_graph import StepGraph
 from hpcgnn.training.tables import Tables
 
 # Share of quantize_lr; after the penalty ends, Adam's momentum must move a width by much less than one bit.
@@ -53,6 +54,7 @@ class Learner:
     untrained: list[torch.nn.Parameter] = field(default_factory=list)
     tables: Tables | None = None      # tables with one row per node, held by the node's rank
     has_stepped: bool = False      # a user's optimizer has moved the weights
+    step_graph: StepGraph | None = None      # takes the steps on a GPU, if the settings say so
 
     @classmethod
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:
@@ -63,7 +65,8 @@ class Learner:
         recipe, config = session.recipe, session.config
         loss_tensors = {} if recipe.loss is None else recipe.loss.tensors(model, session.graph.x.device)
         of_loss = {name: tensor for name, tensor in loss_tensors.items() if isinstance(tensor, torch.nn.Parameter)}
-        is_own = not is_built_in(model) or bool(of_loss) or bool(recipe.callbacks)
+        changing = [one for one in recipe.callbacks if not one.changes_nothing]
+        is_own = not is_built_in(model) or bool(of_loss) or bool(changing)
         gradients = together(session.comm, lambda: FlatGradients(model, of_loss, is_own, session.comm))
         if recipe.optimizer is None:
             groups = weight_groups(config, model, list(of_loss.values()))
@@ -79,7 +82,8 @@ class Learner:
                    LossScale.of(config.precision), WeightAverage(model, config.average, config.ema), schedule,
                    config.clip_norm, loss_tensors, copies_of(loss_tensors), gradients.frozen(),
                    [] if recipe.loss is None else recipe.loss.forgotten(list(gradients.weights.values())),
-                   Tables(session.comm, model, optimizer.held()))
+                   Tables(session.comm, model, optimizer.held()),
+                   step_graph=_step_graph(session, is_own) if config.step_graph == "on" else None)
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
@@ -228,6 +232,19 @@ def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
         had, has = ("no", "one") if checkpoint.schedule is None else ("a", "none")
         raise CollectiveError(f"the checkpoint was written with {had} schedule of the learning rate and can't go on "
                               f"with {has}; give the same again, or choose another out")
+
+
+def _step_graph(session: Session, is_own: bool) -> StepGraph:
+    """Raise CollectiveError for what settings can't tell: ranks, and parts of a user's program."""
+    recipe, reason = session.recipe, ""
+    if session.comm.size > 1:
+        reason = f"on {session.comm.size} ranks, whose messages the host sends in a step"
+    elif is_own or recipe.optimizer is not None or recipe.loss is not None or recipe.model is not None:
+        reason = ("with a model, loss, optimizer or callback of your own, whose Python would not run again (a callback "
+                  "can say changes_nothing = True)")
+    if reason:
+        raise CollectiveError(f"step_graph can't be used {reason}; use --set step_graph=off")
+    return StepGraph(session.graph.x.device)
 
 
 def weight_groups(config: TrainConfig, model: nn.Module, of_loss: Sequence[nn.Parameter]) -> list[WeightGroup]:

@@ -76,7 +76,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     steps, taken, objective = session.steps, StepsTaken(), session.begin_labels(seed, epoch)
     if num_steps == 1:
         learner.average.take()
-        taken.note(*train_step(session, learner, session.graph_of(seed, epoch), objective, Moment(seed, epoch)))
+        taken.note(*whole_step(session, learner, objective, Moment(seed, epoch)))
         learner.average.note(num_steps)
     else:
         taken = StepsTaken.of_state(steps.take_begun(num_steps, by_row))
@@ -117,6 +117,15 @@ class Moment(NamedTuple):
     epoch: int
     number: int = 0
     num_steps: int = 1
+
+
+def whole_step(session: Session, learner: Learner, objective: Objective,
+               moment: Moment) -> tuple[torch.Tensor, StepCheck | UnreadCheck]:
+    """Collective: `train_step` of an epoch that has one, replayed on a GPU if the settings say so."""
+    def step() -> tuple[torch.Tensor, StepCheck | UnreadCheck]:
+        return train_step(session, learner, session.graph_of(moment.seed, moment.epoch), objective, moment)
+
+    return step() if learner.step_graph is None else learner.step_graph.take(step, learner.optimizer, moment.epoch)
 
 
 def train_step(session: Session, learner: Learner, graph: LocalGraph, objective: Objective,

@@ -141,6 +141,7 @@ class Device:
     streams: StandInDevice = field(default_factory=StandInDevice)
     backend: object = None
     is_zeroed: bool = True
+    graph: CapturedGraph | None = None      # that is being captured
 
 
 _device = Device()
@@ -184,6 +185,8 @@ def run(function, arguments, options):
     named = options.get("device")
     is_made_here = named is not None and torch.device(named).type == "cuda"
     check_places(function, arguments, tensors, here)
+    if _device.graph is not None and function in CROSSING and len(here) < len(tensors):
+        raise RuntimeError("operation not permitted when stream is capturing")
     note(function, arguments, options, here)
     if (here or is_made_here) and starts(function, arguments):
         _device.operations[_place(), function.name()] += 1
@@ -194,6 +197,8 @@ def run(function, arguments, options):
     if function is aten.is_pinned.default:
         return False
     result = INSTEAD.get(function, function)(*with_tensors(_inner, arguments), **with_tensors(_inner, inner))
+    if _device.graph is not None:
+        _device.graph.note(function, with_tensors(_inner, arguments), with_tensors(_inner, inner), result)
     if function is aten.copy_.default:
         return arguments[0]
     if not (is_made_here or (here and named is None)):
@@ -235,6 +240,8 @@ def note(function, arguments, options, here):
         is_wait = any(one.dtype in (torch.bool, torch.uint8) or not isinstance(one, SeparateTensor) for one in indices)
     else:
         is_wait = function is aten._local_scalar_dense.default or function in COUNTING or function is aten.equal.default
+    if is_wait and _device.graph is not None:
+        raise RuntimeError("operation not permitted when stream is capturing")
     if is_wait:
         _device.waits[_place(), function.name()] += 1
     is_sum = function in UNORDERED and adds_twice(function, arguments)
@@ -290,6 +297,66 @@ class NullBackend:
             for action in actions:
                 action()
         return replay
+
+
+class CapturedGraph:
+    """What a step does on the device, in order, with the arguments that it had when it was captured."""
+
+    def __init__(self):
+        self._work = []
+
+    def note(self, function, arguments, options, result):
+        """An operation of torch; those that only name memory are in a graph by their addresses."""
+        if function in MAKING or function in VIEWING or function.is_view:
+            return
+
+        def again():
+            for there, value in zip(tensors_in(result), tensors_in(function(*arguments, **options)), strict=True):
+                if there is not value:
+                    there.copy_(value)
+
+        self._work.append(again)
+
+    def note_launch(self, start):
+        self._work.append(start)
+
+    def replay(self):
+        for again in self._work:
+            again()
+
+
+class CapturingBackend(EmulatedBackend):
+    """Captures as CUDA does: memory is afterwards as it was before, and a replay reads and writes the same addresses.
+
+    What the host must not do meanwhile raises CUDA's errors: wait, copy between memories, join a stream that is not in
+    the capture, or leave one unjoined.
+    """
+
+    def __init__(self):
+        super().__init__(device_type="cuda")
+        self.graphs = []
+
+    def launch(self, launch):
+        super().launch(launch)
+        if _device.graph is not None:
+            _device.graph.note_launch(lambda: super(CapturingBackend, self).launch(launch))
+
+    def captured(self, actions):
+        before = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in gc.get_objects()
+                  if isinstance(one, SeparateTensor)}
+        kept = [(storage, storage.clone()) for storage in before.values()]
+        _device.graph = _device.streams.capture = CapturedGraph()
+        try:
+            for action in actions:
+                action()
+            if any(one.capture is not None for one in (_device.streams.message, _device.streams.central)):
+                raise RuntimeError("capturing stream has unjoined work")
+            self.graphs.append(_device.graph)
+        finally:
+            _device.graph = _device.streams.capture = None
+            for storage, values in kept:
+                storage.copy_(values)
+        return self.graphs[-1].replay
 
 
 class _Event:

@@ -61,3 +61,14 @@ def test_every_method_exchanges_as_on_the_host(shared_path, method, settings):
     expected, found = (losses_of(comm, shards, shared_path / device, model="gcn", device=device, method=method,
                                  **settings) for device in ("cpu", "cuda"))
     np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parallel(1)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", ["sage", "gcn", "gin", "gat"])
+def test_replayed_steps_have_the_bits_of_others(shared_path, model, precision):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(spec=GRAPH), shared_path / "shards")
+    expected, found = (losses_of(comm, shards, shared_path / step_graph, model=model, device="cuda", dropout=0.3,
+                                 precision=precision, step_graph=step_graph) for step_graph in ("off", "on"))
+    assert found.tobytes() == expected.tobytes()

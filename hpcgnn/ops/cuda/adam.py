@@ -10,6 +10,7 @@ import torch
 
 from hpcgnn.ops.adam import AdamFactors, UnreadCheck
 from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.step_numbers import factors_of_step
 
 BLOCK_THREADS = 256
 VALUES_A_THREAD, MAX_BLOCKS = 4, 1024
@@ -21,7 +22,7 @@ def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, d
               square: torch.Tensor, factors: AdamFactors) -> UnreadCheck:
     buffers = weights, gradient, lr, decay, mean, square
     return _checked(len(weights), weights.device, lambda grid, checks: _kernel("adam_step")(
-        grid, (BLOCK_THREADS,), *buffers, *astuple(factors), len(weights), checks))
+        grid, (BLOCK_THREADS,), *buffers, *astuple(factors), factors_of_step(factors), len(weights), checks))
 
 
 def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> UnreadCheck:

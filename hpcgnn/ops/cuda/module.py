@@ -460,6 +460,11 @@ def use_backend(backend: Backend) -> Iterator[Backend]:
         _backend = before
 
 
+def captured(actions: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """Go through the actions once without their effects, and return what then does their work on the device again."""
+    return _backend.captured(actions)
+
+
 class Tape:
     """Launches of a block, to be repeated on the same tensors without checks; see `recording`."""
 
@@ -470,7 +475,7 @@ class Tape:
     def replay(self) -> None:
         """Launch everything again; a GPU makes it one CUDA graph the first time."""
         if self._all is None:
-            self._all = _backend.captured(self.actions)
+            self._all = captured(self.actions)
         self._all()
 
 

@@ -15,6 +15,7 @@ from hpcgnn.ops.cuda.dense import column_sums
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import LANE_COLUMNS, SUFFIX, lanes_a_row
+from hpcgnn.ops.cuda.step_numbers import draw_arguments
 from hpcgnn.ops.fake_quantization import CodeGradients
 from hpcgnn.ops.pointwise import Activation
 
@@ -94,9 +95,8 @@ def _is_vector(*matrices: torch.Tensor) -> bool:
 
 def _dropout_arguments(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
     if threshold == 0:
-        return None, 0, 0, 0, 0, 1.0
-    return (on_device(node_id, rows), key.seed, key.epoch, key.stream, threshold,
-            DRAW_LEVELS / (DRAW_LEVELS - threshold))
+        return None, 0, 0, None, 0, 0, 1.0
+    return on_device(node_id, rows), *draw_arguments(key), threshold, DRAW_LEVELS / (DRAW_LEVELS - threshold)
 
 
 def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:

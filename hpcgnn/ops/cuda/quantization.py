@@ -13,6 +13,7 @@ from hpcgnn.ops.cuda import rotation
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import SUFFIX, lanes_a_row
+from hpcgnn.ops.cuda.step_numbers import fixed_draw
 from hpcgnn.ops.quantization import NO_BAD_ROW
 
 BLOCK_THREADS = 256
@@ -42,8 +43,8 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
     name, lanes = ("quantize_nearest", NEAREST_LANES) if is_nearest else ("quantize", lanes_a_row(layout.dim))
     kernel("quantization", f"{name}_{SUFFIX[rows.dtype]}", is_exact=True)(
         (num_blocks(layout.num_rows, lanes),), (BLOCK_THREADS,), rows, on_device(row_index, rows),
-        on_device(node_id, rows), *_layout_arguments(layout, rows), layout.num_rows, layout.dim, lanes, key.seed,
-        key.epoch, key.stream, message, first_bad)
+        on_device(node_id, rows), *_layout_arguments(layout, rows), layout.num_rows, layout.dim, lanes,
+        *fixed_draw(key), message, first_bad)
 
 
 def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,

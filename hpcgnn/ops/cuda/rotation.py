@@ -14,6 +14,7 @@ from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.module import STATIC_SHARED_BYTES, kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import SUFFIX, WARP
+from hpcgnn.ops.cuda.step_numbers import fixed_draw
 
 BLOCK_THREADS = 256
 BLOCK_COLUMNS = 1024          # most columns of a pass; rotation.cuh has a case for each power of two up to it
@@ -75,8 +76,8 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
                      message: torch.Tensor, is_nearest: bool, first_bad: torch.Tensor) -> None:
     shape = RotationShape.of_rows(layout.dim)
     _start("quantize_rotated", rows, shape, layout)(
-        rows, *_message_arguments(row_index, node_id, layout, rows), *_shape_arguments(shape, layout, rows), key.seed,
-        key.epoch, key.stream, key.rotation().stream, is_nearest, message, first_bad)
+        rows, *_message_arguments(row_index, node_id, layout, rows), *_shape_arguments(shape, layout, rows),
+        *fixed_draw(key), key.rotation().stream, is_nearest, message, first_bad)
 
 
 def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout,
@@ -84,7 +85,7 @@ def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.nd
     shape = RotationShape.of_rows(layout.dim)
     _start("dequantize_rotated", rows, shape, layout)(
         message, *_message_arguments(row_index, node_id, layout, rows), *_shape_arguments(shape, layout, rows),
-        rotation_key.seed, rotation_key.epoch, rotation_key.stream, accumulate, rows)
+        *fixed_draw(rotation_key), accumulate, rows)
 
 
 def _start(name: str, rows: torch.Tensor, shape: RotationShape, layout):

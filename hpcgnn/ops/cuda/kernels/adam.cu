@@ -61,7 +61,9 @@ DEVICE int64_t stride_of_grid() { return (int64_t)gridDim.x * blockDim.x; }
 extern "C" __global__ void adam_step(float *weights, const float *gradient, const float *lr, const float *decay,
                                      float *mean, float *square, float mean_weight, float square_decay,
                                      float square_weight, float unbiased, float epsilon, float rate,
-                                     int64_t num_weights, uint32_t *checks) {
+                                     const float *factors_of_step, int64_t num_weights, uint32_t *checks) {
+    /* A launch that is replayed in a captured step reads here what changes from step to step. */
+    if (factors_of_step) unbiased = factors_of_step[0], rate = factors_of_step[1];
     Check check = {0u, 0u, 0u, 0u};
     for (int64_t i = first_of_thread(); i < num_weights; i += stride_of_grid()) {
         const float slope = gradient[i] + decay[i] * weights[i];

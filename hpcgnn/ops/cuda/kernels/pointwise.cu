@@ -188,32 +188,41 @@ DEVICE void normalize_backward(const T *rows, const T *gradient, const Norm &nor
     if (place.lane < num_blocks) store_totals(own_sums, shape, place.lane, totals);
 }
 
+/* The mask of a launch; one that is replayed in a captured step reads its epoch at epoch_of_step, else NULL. */
+DEVICE Mask mask_of(const int64_t *node_id, uint32_t seed, uint32_t epoch, const uint32_t *epoch_of_step,
+                    uint32_t stream, uint32_t threshold, float scale) {
+    return {node_id, {seed, epoch_of_step ? *epoch_of_step : epoch, stream}, threshold, scale};
+}
+
 #define MASK_ROWS(T, suffix) \
     extern "C" __global__ void mask_rows_##suffix( \
-        const T *values, const T *rectifier, const int64_t *node_id, uint32_t seed, uint32_t epoch, uint32_t stream, \
-        uint32_t threshold, float scale, T *out, int64_t num_rows, int64_t dim, int32_t is_vector) { \
-        mask_rows<T>(values, rectifier, {node_id, {seed, epoch, stream}, threshold, scale}, out, \
+        const T *values, const T *rectifier, const int64_t *node_id, uint32_t seed, uint32_t epoch, \
+        const uint32_t *epoch_of_step, uint32_t stream, uint32_t threshold, float scale, T *out, int64_t num_rows, \
+        int64_t dim, int32_t is_vector) { \
+        mask_rows<T>(values, rectifier, mask_of(node_id, seed, epoch, epoch_of_step, stream, threshold, scale), out, \
                      {num_rows, dim, is_vector != 0}); \
     }
 FOR_EACH_STORAGE(MASK_ROWS)
 
 #define NORMALIZE_ROWS(T, suffix) \
     extern "C" __global__ void normalize_rows_##suffix( \
-        const T *rows, const int64_t *node_id, uint32_t seed, uint32_t epoch, uint32_t stream, uint32_t threshold, \
-        float scale, const float *weight, const float *bias, float eps, float *moments, T *out, int32_t lanes, \
-        int64_t num_rows, int64_t dim, int32_t is_vector) { \
-        normalize_rows<T>(rows, {weight, bias, eps, moments}, {node_id, {seed, epoch, stream}, threshold, scale}, out, \
-                          lanes, {num_rows, dim, is_vector != 0}); \
+        const T *rows, const int64_t *node_id, uint32_t seed, uint32_t epoch, const uint32_t *epoch_of_step, \
+        uint32_t stream, uint32_t threshold, float scale, const float *weight, const float *bias, float eps, \
+        float *moments, T *out, int32_t lanes, int64_t num_rows, int64_t dim, int32_t is_vector) { \
+        normalize_rows<T>(rows, {weight, bias, eps, moments}, \
+                          mask_of(node_id, seed, epoch, epoch_of_step, stream, threshold, scale), out, lanes, \
+                          {num_rows, dim, is_vector != 0}); \
     }
 FOR_EACH_STORAGE(NORMALIZE_ROWS)
 
 #define NORMALIZE_BACKWARD(T, suffix) \
     extern "C" __global__ void normalize_backward_##suffix( \
-        const T *rows, const T *gradient, const int64_t *node_id, uint32_t seed, uint32_t epoch, uint32_t stream, \
-        uint32_t threshold, float scale, const float *weight, const float *bias, float *moments, T *rows_gradient, \
-        float *sums, int64_t rows_a_block, int32_t lanes, int64_t num_rows, int64_t dim, int32_t is_vector) { \
+        const T *rows, const T *gradient, const int64_t *node_id, uint32_t seed, uint32_t epoch, \
+        const uint32_t *epoch_of_step, uint32_t stream, uint32_t threshold, float scale, const float *weight, \
+        const float *bias, float *moments, T *rows_gradient, float *sums, int64_t rows_a_block, int32_t lanes, \
+        int64_t num_rows, int64_t dim, int32_t is_vector) { \
         normalize_backward<T>(rows, gradient, {weight, bias, 0.0f, moments}, \
-                              {node_id, {seed, epoch, stream}, threshold, scale}, rows_gradient, sums, rows_a_block, \
-                              lanes, {num_rows, dim, is_vector != 0}); \
+                              mask_of(node_id, seed, epoch, epoch_of_step, stream, threshold, scale), rows_gradient, \
+                              sums, rows_a_block, lanes, {num_rows, dim, is_vector != 0}); \
     }
 FOR_EACH_STORAGE(NORMALIZE_BACKWARD)
