@@ -150,6 +150,7 @@ class RunLock:
     def __init__(self, folder: Path):
         self.folder, self.file = folder, folder / LOCK
         self._mine = Holder.of_this_process()
+        self._own_content = b""      # of the lock, once `check` has found it to be this process's
         self._made: list[Path] = []
         self._end = threading.Event()
         self._heart = HelperThread(self._beat, "run lock")
@@ -179,10 +180,14 @@ class RunLock:
     def check(self) -> None:
         """Before a write: TrainingError if another run took the folder after too long without a sign of life."""
         with suppress(OSError):
-            holder = self._read(self.file)
-            if holder is not None and holder.token != self._mine.token:
+            content = self.file.read_bytes()      # opening the file anew makes NFS ask the server
+            if content == self._own_content:
+                return
+            holder = Holder.from_text(content)
+            if holder.token != self._mine.token:
                 raise TrainingError(f"{self.folder} has been taken over by {holder}, since this run gave no sign of "
                                     "life for too long; this run ends and leaves the folder to that one")
+            self._own_content = content
 
     def _try_to_take(self) -> bool:
         """Try once to take the lock; False if it has changed meanwhile, so that the caller starts over."""

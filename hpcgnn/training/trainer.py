@@ -72,7 +72,8 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     EpochTrace, or None if some rank was asked to stop before the last step; the next call continues from there
     """
     comm, started = session.comm, time.perf_counter()
-    learner.model.train()
+    if not learner.model.training or learner.gradients.finds_unused:      # a user's program may change its modules
+        learner.model.train()
     steps, taken, objective = session.steps, StepsTaken(), session.begin_labels(seed, epoch)
     if num_steps == 1:
         learner.average.take()
@@ -281,8 +282,8 @@ class TrainingRun:
             evaluation = self._evaluate() if is_due else None
             if evaluation is not None:
                 self.controller.judge(progress.evaluations_since_best == 0)
-            self._record({**asdict(trace), "sent_bytes_control": sent_control, **self._move_rate(evaluation),
-                          **asdict(decision), **(self.memory.take_use() if self.memory else {})}, evaluation)
+            self._record({**vars(trace), "sent_bytes_control": sent_control, **self._move_rate(evaluation),
+                          **vars(decision), **(self.memory.take_use() if self.memory else {})}, evaluation)
             display.advance(self.seed, progress, trace, evaluation)
             if trace.stop_signal:
                 self._stop()
