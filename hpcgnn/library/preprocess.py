@@ -171,10 +171,13 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
                         + (f"; did you mean {near[0]!r}?" if near else ""))
     comm = join(comm)
     crew = ALONE if comm.size == 1 else Ranks(comm)
-    if progress is silent and is_notebook():
-        progress = partial(CellTask, CellLine())
+    line = CellLine() if progress is silent and is_notebook() else None
+    progress = partial(CellTask, line) if line else progress
     chosen = crew.together(lambda: PreprocessOptions(parts=parts, progress=progress, **options).with_measured_run())
-    return preprocess_graph(data, out, chosen, crew, _tell, "partitioner=\"ldg\"")
+    info = preprocess_graph(data, out, chosen, crew, _tell, "partitioner=\"ldg\"")
+    if line:
+        line.show(f"written to {out}", 1.0, is_urgent=True)
+    return info
 
 
 def _tell(source: str, dataset: GraphDataset) -> None:

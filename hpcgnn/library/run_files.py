@@ -101,9 +101,11 @@ class FinishedRun(RunFiles):
         kind = ScoreKind(known["score_name"], known["score_is_share"], known["score_prefers_low"])
         num_epochs, num_seeds = known["num_epochs_recorded"], len(known["seeds"])
         return {
-            "model": f"{known['model']}, trained by {known['method']} on {known['dataset']}, ranks: {known['ranks']}",
+            "model": known["model"],
+            "graph": known["dataset"],
+            "method": f"{known['method']}, {known['ranks']} rank{'s' * (known['ranks'] != 1)}",
             f"best validation {kind.title}": kind.show(known["val_score"], with_unit=True),
-            f"its test {kind.title}": kind.show(known["test_score"], known["test_score_std"], with_unit=True),
+            f"test {kind.title} at that epoch": kind.show(known["test_score"], known["test_score_std"], with_unit=True),
             "epochs": f"{num_epochs:,}" + (f" of {num_seeds} seeds" if num_seeds > 1 else ""),
             "an epoch": f"{format_bytes(known['sent_bytes_per_epoch'])} sent, "
                         f"{format_seconds(known['median_epoch_seconds'])}",

@@ -187,9 +187,10 @@ class GraphInfo:
             object.__setattr__(self, "task", "multi-label")
 
     def __repr__(self) -> str:
+        answers = {"classes": "classes", "multi-label": "labels", "regression": "targets"}[self.task]
         return (f"GraphInfo({self.name}: {self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_features:,} "
-                f"features, {self.task} of {self.num_classes:,}; {self.num_train:,} train, {self.num_val:,} val, "
-                f"{self.num_test:,} test; {self.num_parts} parts)")
+                f"features, {self.num_classes:,} {answers}; {self.num_train:,} train, {self.num_val:,} val, "
+                f"{self.num_test:,} test; {self.num_parts} part{'s' * (self.num_parts != 1)})")
 
     @property
     def what_was_read(self) -> WhatWasRead:

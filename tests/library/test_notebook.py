@@ -81,7 +81,8 @@ def test_preprocess_shows_its_steps_unless_it_is_given_a_progress(cell, tmp_path
     options = {"labels": [0, 1, 0, 1], "features": "structural"}
     hpcgnn.preprocess(edges, out=tmp_path / "a", **options)
     (line,) = cell.shown
-    assert line[-1]["text/plain"] == "writing parts" and 'value="1.0000"' in line[-1]["text/html"]
+    assert line[-2]["text/plain"] == "writing parts"
+    assert line[-1]["text/plain"] == f"written to {tmp_path / 'a'}" and 'value="1.0000"' in line[-1]["text/html"]
     seen = []
     hpcgnn.preprocess(edges, out=tmp_path / "b", **options,
                       progress=lambda description, total: seen.append(description) or ProgressTask())
@@ -100,11 +101,13 @@ def test_an_error_is_its_sentence_first_and_its_traceback_when_asked_again(tmp_p
 @pytest.mark.parallel([1, 2])
 def test_a_run_is_a_few_lines_with_what_matters(run):
     lines = repr(run).splitlines()
-    assert len(lines) == 6 and max(map(len, lines[1:])) < 100
-    assert lines[0] == f"Run({run.path})" and f"gcn, trained by vanilla on synthetic, ranks: {COMM.size}" in lines[1]
-    assert f"{100 * run.val_score:.2f} %" in lines[2] and f"{100 * run.test_score:.2f} %" in lines[3]
-    assert lines[4].split() == ["epochs", "12"]
-    assert (" 0 B sent" in lines[5]) == (COMM.size == 1)
+    assert len(lines) == 8 and max(map(len, lines[1:])) < 100
+    assert lines[0] == f"Run({run.path})"
+    assert [line.split() for line in lines[1:3]] == [["model", "gcn"], ["graph", "synthetic"]]
+    assert lines[3].endswith(" vanilla, 1 rank" if COMM.size == 1 else f" vanilla, {COMM.size} ranks")
+    assert f"{100 * run.val_score:.2f} %" in lines[4] and f"{100 * run.test_score:.2f} %" in lines[5]
+    assert lines[6].split() == ["epochs", "12"]
+    assert (" 0 B sent" in lines[7]) == (COMM.size == 1)
 
 
 def test_tables_of_runs_and_graphs_escape_what_users_named(run, tmp_path):
@@ -153,6 +156,9 @@ def test_a_figure_draws_losses_and_scores_by_epoch(run):
     assert test.get_ydata() == pytest.approx([100 * record["test_score"] for record in run.metrics
                                               if "test_score" in record])
     assert right.get_ylabel() == "accuracy (%)"
+    colors = {line.get_label(): line.get_color() for line in right.lines}
+    assert len(set(colors.values())) == len(colors) == 3
+    assert all(colors[line.get_label()] == line.get_color() for line in left.lines)
 
 
 @pytest.mark.parametrize("method, module, words", [

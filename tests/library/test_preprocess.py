@@ -350,7 +350,8 @@ def test_a_source_by_name_is_read_as_the_command_reads_it(tmp_path):
     info = hpcgnn.preprocess(source, out=tmp_path / "g", parts=2, seed=3)
     assert (info.num_nodes, info.num_features) == (60, 5)
     assert read_graph_info(tmp_path / "g") == info
-    assert repr(info).startswith("GraphInfo(synthetic: 60 nodes") and len(repr(info)) < 160
+    assert repr(info).startswith("GraphInfo(synthetic: 60 nodes") and " 5 features, 3 classes; " in repr(info)
+    assert repr(info).endswith(" 12 test; 2 parts)")
     assert info.provenance.settings["seed"] == 3
 
 
