@@ -2,6 +2,7 @@
 checked in hpcgnn.partition.
 """
 
+from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef extern from "refinement.h":
@@ -30,7 +31,7 @@ cdef extern from "refinement.h":
     void c_count_part_neighbors "count_part_neighbors" (part_neighbors *) nogil
     int64_t c_count_cut_edges "count_cut_edges" (const part_neighbors *) nogil
     int64_t c_lower_volume "lower_volume" (part_neighbors *, int64_t) nogil
-    int64_t c_relieve_parts "relieve_parts" (part_neighbors *, int64_t) nogil
+    int64_t c_relieve_parts "relieve_parts" (part_neighbors *, int64_t, double) nogil
 
 
 cdef class PartNeighbors:
@@ -80,9 +81,9 @@ cdef class PartNeighbors:
             moves = c_lower_volume(&self.state, max_rounds)
         return moves
 
-    def relieve_parts(self, int64_t max_rounds):
-        """Moves nodes out of parts beyond a limit; returns how many."""
+    def relieve_parts(self, int64_t max_rounds, double largest=INFINITY):
+        """Moves nodes of at most `largest` times the limit out of parts beyond a limit; returns how many."""
         cdef int64_t moves
         with nogil:
-            moves = c_relieve_parts(&self.state, max_rounds)
+            moves = c_relieve_parts(&self.state, max_rounds, largest)
         return moves

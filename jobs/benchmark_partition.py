@@ -35,7 +35,7 @@ from hpcgnn.partition.owner import choose_owners, fill_empty_parts, node_weight
 from hpcgnn.partition.refinement import PartitionCounts, Refinement, count_partition
 
 HEADER = ("graph", "parts", "balance", "partitioner", "rows sent", "cut edges", "imbalance: nodes", "of edges",
-          "of work", "GB", "s", "processor s")
+          "of work", "heaviest node / mean work", "GB", "s", "processor s")
 SLACK = 0.03      # of mt-kahypar, as of the others
 OF_SUMS = ("rows with sums", "of rows sent", "s of covers")
 
@@ -55,7 +55,7 @@ def processor_seconds() -> float:
 
 
 def cells(name: str, parts: int, balance: str, partitioner: str, counts: PartitionCounts,
-          costs: tuple[str, str, str, str]) -> str:
+          costs: tuple[str, ...]) -> str:
     """A line of the table; `costs` are its last cells, from the imbalance of work on."""
     return "| " + " | ".join((
         name, f"{parts:,}", balance, partitioner, f"{counts.volume:,}", f"{counts.num_cut_edges:,}",
@@ -103,10 +103,11 @@ def owners_of(graph: Graph, parts: int, partitioner: str, seed: int,
     return choose_owners(graph, parts, partitioner, seed, balance)
 
 
-def work_imbalance(graph: Graph, owner: np.ndarray, parts: int) -> float:
-    """EDGES_A_NODE x nodes + edges of the largest part over the mean."""
-    work = np.bincount(owner, weights=EDGES_A_NODE + graph.in_degree(), minlength=parts)
-    return float(work.max() / work.mean())
+def work_imbalances(graph: Graph, owner: np.ndarray, parts: int) -> tuple[str, str]:
+    """EDGES_A_NODE x nodes + edges of the largest part over the mean, and of the heaviest node, which no part evades."""
+    work = EDGES_A_NODE + graph.in_degree()
+    most = np.bincount(owner, weights=work, minlength=parts).max()
+    return f"{most * parts / work.sum():.3f}", f"{work.max() * parts / work.sum():.3f}"
 
 
 def peak_gigabytes() -> float:
@@ -140,12 +141,12 @@ def lines(graph: Graph, parts: int, balance: str, partitioner: str, seed: int, h
     clock, processor = time.perf_counter(), processor_seconds()
     owner, refinement = owners_of(graph, parts, partitioner, seed, balance)
     seconds = (f"{time.perf_counter() - clock:.2f}", f"{processor_seconds() - processor:.2f}")
-    costs = (f"{work_imbalance(graph, owner, parts):.3f}", f"{peak_gigabytes():.2f}", *seconds)
+    costs = (*work_imbalances(graph, owner, parts), f"{peak_gigabytes():.2f}", *seconds)
     if refinement is None:
         counts, before = count_partition(*symmetric_adjacency(graph), owner, parts), []
     else:
         counts = refinement.after
-        before = [cells(graph.name, parts, balance, f"{partitioner}, not refined", refinement.before, ("",) * 4)
+        before = [cells(graph.name, parts, balance, f"{partitioner}, not refined", refinement.before, ("",) * 5)
                   + (" | | |" if has_sums else "")]
     more = cells_of_sums(graph, owner, parts, counts.volume) if has_sums else ""
     return [*before, cells(graph.name, parts, balance, partitioner, counts, costs) + more]

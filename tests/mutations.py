@@ -48,6 +48,7 @@ PLAN = Tests("exchange/test_plan.py")
 IN_MESSAGE, READ_AGAIN = Tests("exchange/test_halo.py -k lie_in_messages", 3), Tests("exchange/test_halo.py -k read", 2)
 MAPPED_LAST = Tests("nn/test_kept_rows.py -k mapped_after", 2)
 WORK = Tests("partition/test_work.py")
+REFINEMENT = Tests("partition/test_refinement.py -k 'outweighs or spread or heavier'")
 VERTEX_COVER, SUMMED_ROWS = Tests("partition/test_vertex_cover.py"), Tests("exchange/test_pre_aggregation.py", 3)
 SUMMED_TRAINING = Tests("training/test_pre_aggregation.py -k 'losses and gcn'", 2)
 SUMMED_WEIGHTS = Tests("training/test_pre_aggregation.py -k 'weights and gcn'", 2)
@@ -288,6 +289,12 @@ MUTATIONS = [
              "return np.ones_like(is_reached), has_target", VERTEX_COVER),
     Mutation("partition/work.py", "the last layer computes all rows within a hop", "np.maximum(num_layers - hops, 0)",
              "np.maximum(num_layers + 1 - hops, 0)", WORK),
+    Mutation("partition/refinement.py", "a heavy node raises the limit of all parts",
+             "weight = np.minimum(weight, limit)", "limit = np.maximum(limit, weight.max(axis=0))", REFINEMENT),
+    Mutation("partition/refinement.py", "large nodes are not placed before lighter ones", "for share in SHARES:",
+             "for share in SHARES[-1:]:", REFINEMENT),
+    Mutation("partition/refinement.py", "large nodes may return while lighter ones make room", "largest = share\n",
+             "pass\n", REFINEMENT),
     Mutation("partition/work.py", "evaluations cost nothing", ".astype(np.int64) + num_layers", ".astype(np.int64)",
              WORK),
     Mutation("partition/work.py", "seconds are not of the work that took them",

@@ -350,13 +350,21 @@ static void sift_down(int32_t *heap, const double *key, int64_t length, int64_t 
     heap[i] = node;
 }
 
+static int is_larger(const part_neighbors *s, int64_t v, double share)
+{
+    for (int32_t k = 0; k < s->num_weights; k++)
+        if ((double)s->weight[v * s->num_weights + k] > share * (double)s->limit[k])
+            return 1;
+    return 0;
+}
+
 /* Nodes of parts in excess that a move relieves, as a heap by key; returns their number. */
-static int64_t gather_relieving(part_neighbors *s, int32_t *heap)
+static int64_t gather_relieving(part_neighbors *s, int32_t *heap, double largest)
 {
     int64_t length = 0, change;
     int32_t part = 0, emptiest = emptiest_part(s);
     for (int64_t v = 0; v < s->num_nodes; v++) {
-        if (excess(s, v, s->owner[v], 0) <= 0.0)
+        if (excess(s, v, s->owner[v], 0) <= 0.0 || is_larger(s, v, largest))
             continue;
         s->key[v] = relieving_part(s, v, emptiest, &part, &change);
         if (s->key[v] < DBL_MAX)
@@ -367,13 +375,13 @@ static int64_t gather_relieving(part_neighbors *s, int32_t *heap)
     return length;
 }
 
-int64_t relieve_parts(part_neighbors *s, int64_t max_rounds)
+int64_t relieve_parts(part_neighbors *s, int64_t max_rounds, double largest)
 {
     int32_t *heap = s->queue;
     int64_t num_moves = 0, before = -1;
     for (int64_t round = 0; round < max_rounds && num_moves != before; round++) {
         before = num_moves;
-        int64_t length = gather_relieving(s, heap);
+        int64_t length = gather_relieving(s, heap, largest);
         int32_t emptiest = emptiest_part(s);
         while (length) {
             int32_t v = heap[0], part = 0;

@@ -55,7 +55,8 @@ int64_t lower_volume(part_neighbors *state, int64_t max_rounds);
  *
  *     excess = sum over parts and kinds of max(0, load / limit − 1)
  *
- * falls with every move; it may end above 0 where no single move lowers it. Returns the moves. */
-int64_t relieve_parts(part_neighbors *state, int64_t max_rounds);
+ * falls with every move; it may end above 0 where no single move lowers it. Nodes heavier than `largest` times a limit
+ * stay. Returns the moves. */
+int64_t relieve_parts(part_neighbors *state, int64_t max_rounds, double largest);
 
 #endif

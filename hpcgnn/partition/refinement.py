@@ -2,6 +2,8 @@
 
 Nodes move in three phases. First, parts may grow to FREEDOM times their limit, as full parts would refuse most moves.
 Second, overfull parts give nodes away where that costs least. Third, nodes move within the limit.
+
+A node heavier than the limit fills its part alone: it counts as much as the limit, and no other part may grow to it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ ROUNDS, RELIEVING_ROUNDS = 2, 3     # more rounds improve little
 PASSES = 4     # of a refinement: one counts, three move nodes
 # Parts are relieved to a little below their limit, to allow for an excess that no single move removes.
 MARGIN = 0.998
+# Where parts stay overfull, nodes heavier than these shares of the limit find their parts in turn, as if lighter ones
+# weighed nothing; then they stay and lighter ones make room. Two nodes of 0.7 in a part, and no other part with room
+# for 0.7: no single move of these helps.
+SHARES, SPREADING_ROUNDS = (0.5, 0.125, 0.03125, 0.0), 100
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,9 @@ def count_partition(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, 
 
 
 def load_limits(weight: np.ndarray, num_parts: int, slack: tuple[float, ...]) -> np.ndarray:
-    """Largest load of a part per kind, (num_kinds,) int64: `slack` times the mean, but at least the heaviest node."""
+    """Largest load of a part per kind, (num_kinds,) int64: `slack` times the mean, but at least the mean rounded up."""
     total = weight.sum(axis=0)
-    least = np.maximum(-(-total // num_parts), weight.max(axis=0))
-    return np.maximum(np.maximum((np.array(slack) * total / num_parts).astype(np.int64), least), 1)
+    return np.maximum(np.maximum((np.array(slack) * total / num_parts).astype(np.int64), -(-total // num_parts)), 1)
 
 
 def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, num_parts: int, weight: np.ndarray,
@@ -63,7 +68,8 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     """Move nodes between parts so that fewer rows cross; returns new owners, `owner` is not changed.
 
     If the given parts keep the limits, so do the refined ones, and the volume never grows. If the given parts exceed
-    them, the sum of relative excesses never grows. No part is emptied. It runs on one thread, so the result is always
+    them, the sum of relative excesses never grows. A part with one node heavier than the limit keeps it if its other
+    nodes weigh nothing. No part is emptied. It runs on one thread, so the result is always
     the same.
 
     The graph is undirected neighbor lists without loops. `weight`, (num_nodes, num_kinds) int64, is what a node adds to
@@ -73,15 +79,24 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     defined in Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
     """
     moved, allowed, task = owner.copy(), limit.copy(), task or ProgressTask()
+    weight = np.minimum(weight, limit)
     state = _count(indptr, indices, moved, num_parts, weight, allowed)
     task.advance(len(owner))
     before = _counts(state, indptr, moved, num_parts)
-    tight = np.maximum((limit * MARGIN).astype(np.int64), np.minimum(limit, load_limits(weight, num_parts, (1.0,))))
+    least = np.maximum(load_limits(weight, num_parts, (1.0,)), np.where(weight < limit, weight, 0).max(axis=0))
+    tight = np.maximum((limit * MARGIN).astype(np.int64), np.minimum(limit, least))
     allowed[:] = (limit * FREEDOM).astype(np.int64)
     state.lower_volume(ROUNDS)
     task.advance(len(owner))
     allowed[:] = tight
     state.relieve_parts(RELIEVING_ROUNDS)
+    if _excess(moved, num_parts, weight, limit) > 0.0:
+        largest = np.inf
+        for share in SHARES:
+            heavy = np.where(weight > share * allowed, weight, 0)
+            state = _count(indptr, indices, moved, num_parts, heavy, allowed)
+            state.relieve_parts(SPREADING_ROUNDS, largest)
+            largest = share
     task.advance(len(owner))
     allowed[:] = limit
     state.lower_volume(ROUNDS)

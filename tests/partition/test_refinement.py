@@ -67,7 +67,9 @@ def test_volume_is_exact_and_never_rises_under_limits_that_hold(name, num_parts,
 
 
 def excess(owner, weight, limit, num_parts):
-    load = np.stack([np.bincount(owner, weights=kind, minlength=num_parts) for kind in weight.T], axis=1)
+    """Sum of load / limit - 1 of overfull parts; a node heavier than the limit counts as much as the limit."""
+    load = np.stack([np.bincount(owner, weights=kind, minlength=num_parts) for kind in np.minimum(weight, limit).T],
+                    axis=1)
     return np.maximum(load / limit - 1, 0).sum()
 
 
@@ -146,7 +148,51 @@ def test_owners_are_the_same_for_any_number_of_threads():
     assert len(found) == 1 and len(found.pop()) == 2 * 4 * 2000 + 1
 
 
-def test_limits_leave_room_for_the_heaviest_node_and_for_what_does_not_divide():
+def test_limits_leave_room_for_what_does_not_divide_and_none_for_a_heavy_node():
     weight = np.array([[1, 50], [1, 1], [1, 1], [1, 0], [1, 0]])
-    np.testing.assert_array_equal(load_limits(weight, 2, (1.0, 1.0)), [3, 50])
+    np.testing.assert_array_equal(load_limits(weight, 2, (1.0, 1.0)), [3, 26])
     np.testing.assert_array_equal(load_limits(np.zeros((3, 1), np.int64), 2, (1.1,)), [1])
+
+
+def loads(owner, weight, num_parts):
+    return np.bincount(owner, weights=weight, minlength=num_parts)
+
+
+def test_a_node_heavier_than_a_part_raises_the_load_of_its_own_part_only():
+    indptr, indices = star_with_ring(600)
+    weight, owner = np.diff(indptr)[:, None].copy(), start(601, 8)     # the hub weighs 600, and a part 300 on average
+    refined, _ = refine_owners(indptr, indices, owner, 8, weight, load_limits(weight, 8, (1.03,)))
+    load = loads(refined, weight[:, 0], 8)
+    assert load[refined[0]] == 600 and (refined == refined[0]).sum() == 1
+    assert np.delete(load, refined[0]).max() <= 1.03 * 300
+
+
+def test_large_nodes_of_one_part_are_spread_where_no_single_move_helps():
+    num_nodes, num_parts = 400, 4
+    weight = np.ones((num_nodes, 1), np.int64)
+    weight[:2] = 84     # a part weighs 141 on average; the others are full of small nodes
+    owner = np.concatenate([[0, 0], np.arange(num_nodes - 2) % 3 + 1]).astype(np.int32)
+    limit = load_limits(weight, num_parts, (1.03,))
+    refined, _ = refine_owners(*symmetric_adjacency(random_dataset(num_nodes, 1500, seed=6)), owner, num_parts, weight,
+                               limit)
+    assert refined[0] != refined[1]
+    assert loads(refined, weight[:, 0], num_parts).max() <= limit[0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_part_outweighs_the_limit_and_its_heaviest_node(seed):
+    random = np.random.default_rng(seed)
+    num_nodes, num_parts = int(random.integers(200, 500)), int(random.integers(2, 12))
+    weight = random.integers(1, 5, (num_nodes, 1))
+    mean = weight.sum() / num_parts
+    large = random.permutation(num_nodes)[:num_parts // 2]
+    weight[large, 0] = (mean * random.uniform(0.3, 4.0, len(large))).astype(np.int64)
+    owner = start(num_nodes, num_parts, seed)
+    owner[large] = 0
+    graph = symmetric_adjacency(random_dataset(num_nodes, int(random.integers(1, 6)) * num_nodes, seed))
+    limit = load_limits(weight, num_parts, (1.05,))
+    refined, _ = refine_owners(*graph, owner, num_parts, weight, limit)
+    load, heaviest = loads(refined, weight[:, 0], num_parts), np.zeros(num_parts, np.int64)
+    np.maximum.at(heaviest, refined, weight[:, 0])
+    assert refined.shape == owner.shape and set(refined) == set(range(num_parts))     # so loads add up to all weights
+    assert (load <= np.maximum(heaviest, limit[0])).all()
