@@ -104,7 +104,7 @@ def owners_of(graph: Graph, parts: int, partitioner: str, seed: int,
 
 
 def work_imbalances(graph: Graph, owner: np.ndarray, parts: int) -> tuple[str, str]:
-    """EDGES_A_NODE x nodes + edges of the largest part over the mean, and of the heaviest node, which no part evades."""
+    """EDGES_A_NODE x nodes + edges of the largest part over the mean, and of the heaviest node over it."""
     work = EDGES_A_NODE + graph.in_degree()
     most = np.bincount(owner, weights=work, minlength=parts).max()
     return f"{most * parts / work.sum():.3f}", f"{work.max() * parts / work.sum():.3f}"
