@@ -90,22 +90,32 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     task.advance(len(owner))
     allowed[:] = tight
     state.relieve_parts(RELIEVING_ROUNDS)
-    if _excess(moved, num_parts, weight, limit) > 0.0:
-        largest = np.inf
-        for share in SHARES:
-            heavy = np.where(weight > share * allowed, weight, 0)
-            state = _count(indptr, indices, moved, num_parts, heavy, allowed)
-            state.relieve_parts(SPREADING_ROUNDS, largest)
-            largest = share
     task.advance(len(owner))
     allowed[:] = limit
     state.lower_volume(ROUNDS)
     task.advance(len(owner))
-    given, found = ((_excess(parts, num_parts, weight, limit), volume)
-                    for parts, volume in ((owner, before.volume), (moved, state.volume)))
-    if found >= given:
+    found = _excess(moved, num_parts, weight, limit), state.volume
+    if found[0] > 0.0:
+        spread = moved.copy()
+        state_of_spread = _spread_large_nodes(indptr, indices, spread, num_parts, weight, tight, limit)
+        if (excess := _excess(spread, num_parts, weight, limit)) < found[0]:
+            moved, state, found = spread, state_of_spread, (excess, state_of_spread.volume)
+    if found >= (_excess(owner, num_parts, weight, limit), before.volume):
         return owner.copy(), Refinement(before, before)
     return moved, Refinement(before, _counts(state, indptr, moved, num_parts))
+
+
+def _spread_large_nodes(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, num_parts: int, weight: np.ndarray,
+                        tight: np.ndarray, limit: np.ndarray) -> PartNeighbors:
+    allowed, largest = tight.copy(), np.inf
+    for share in SHARES:
+        heavy = np.where(weight > share * tight, weight, 0)
+        state = _count(indptr, indices, owner, num_parts, heavy, allowed)
+        state.relieve_parts(SPREADING_ROUNDS, largest)
+        largest = share
+    allowed[:] = limit
+    state.lower_volume(ROUNDS)
+    return state
 
 
 def _count(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, num_parts: int, weight: np.ndarray,
