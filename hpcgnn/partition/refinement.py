@@ -69,8 +69,7 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
 
     If the given parts keep the limits, so do the refined ones, and the volume never grows. If the given parts exceed
     them, the sum of relative excesses never grows. A part with one node heavier than the limit keeps it if its other
-    nodes weigh nothing. No part is emptied. It runs on one thread, so the result is always
-    the same.
+    nodes weigh nothing. No part is emptied. It runs on one thread, so the result is always the same.
 
     The graph is undirected neighbor lists without loops. `weight`, (num_nodes, num_kinds) int64, is what a node adds to
     its part's load of each kind, and `limit`, (num_kinds,) int64, the largest load, see `load_limits`.
@@ -79,11 +78,12 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     defined in Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
     """
     moved, allowed, task = owner.copy(), limit.copy(), task or ProgressTask()
+    heaviest = np.where(weight <= limit, weight, 0).max(axis=0)     # of nodes within the limit
     weight = np.minimum(weight, limit)
     state = _count(indptr, indices, moved, num_parts, weight, allowed)
     task.advance(len(owner))
     before = _counts(state, indptr, moved, num_parts)
-    least = np.maximum(load_limits(weight, num_parts, (1.0,)), np.where(weight < limit, weight, 0).max(axis=0))
+    least = np.maximum(load_limits(weight, num_parts, (1.0,)), heaviest)
     tight = np.maximum((limit * MARGIN).astype(np.int64), np.minimum(limit, least))
     allowed[:] = (limit * FREEDOM).astype(np.int64)
     state.lower_volume(ROUNDS)
