@@ -80,8 +80,10 @@ def plan_text(plan: Plan) -> str:
             + f"{per_node} {'rank' if per_node == 1 else 'ranks'} per node",
             "".join(f"{key} {text}; " for key, text in plan.cluster.about.items()).rstrip("; "),
             *(f"{key} assumed: {text}" for key, text in plan.cluster.assumed.items())]
-    tables: list[Table | str] = [*filter(None, head), _memory_table(plan.predictions), _bytes_table(plan.predictions),
-                                _pairs_table(plan.predictions)]
+    tables: list[Table | str] = [*filter(None, head), _memory_table(plan.predictions)]
+    if any(one.limited is not None for one in plan.predictions):
+        tables.append(_limit_table(plan.predictions, str(plan.choices.settings["memory"])))
+    tables += [_bytes_table(plan.predictions), _pairs_table(plan.predictions)]
     timed = [one for one in plan.predictions if one.seconds is not None]
     if timed:
         tables.append(_seconds_table(timed))
@@ -117,10 +119,27 @@ def _memory_table(predictions: list[Prediction]) -> Table:
 
     def cells(one: Prediction) -> list[str]:
         fullest = int(total(one.memory.values()).argmax())
-        known = "not known" if one.node_bytes is None else "yes" if one.fits else "NO"
+        known = "not known" if one.node_bytes is None else "yes" if one.fits_whole else "NO"
         return [size_text(one.peak_bytes), known, *(size_text(float(one.memory[kind][fullest])) for kind in KINDS)]
 
-    return _fill("memory of the fullest rank", columns, predictions, cells)
+    without = ", without a limit" if predictions[0].limited is not None else ""
+    return _fill(f"memory of the fullest rank{without}", columns, predictions, cells)
+
+
+def _limit_table(predictions: list[Prediction], memory: str) -> Table:
+    columns = ["fits", "a rank may use", "can't leave memory", "tables in memory", "on the disk", "written", "read",
+               "seconds of the disk"]
+
+    def cells(one: Prediction) -> list[str]:
+        limited = one.limited
+        assert limited is not None
+        most = (limited.limit, limited.fixed, limited.in_memory, limited.on_disk)
+        return ["yes" if one.fits else "NO", *(size_text(float(amount.max())) for amount in most),
+                *(size_text(float(amount.sum())) for amount in (limited.written, limited.read)),
+                "not known" if limited.seconds is None else time_text(limited.seconds)]
+
+    return _fill(f"within memory = {memory}: the most of a rank; what all ranks write and read in an epoch", columns,
+                 predictions, cells)
 
 
 def _bytes_table(predictions: list[Prediction]) -> Table:

@@ -25,6 +25,7 @@ import torch
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.ops.arena import LIBC, MAP_NORESERVE, Arena, addresses, system_moves_pages, using
+from hpcgnn.ops.evictions import Evictions, too_little
 from hpcgnn.ops.pieces import Pieces
 from hpcgnn.run.output import size_text
 
@@ -121,7 +122,7 @@ class ScratchFile:
         os.posix_fadvise(self.number, offset, num_bytes, os.POSIX_FADV_DONTNEED)
 
 
-class LimitedArena(Arena):
+class LimitedArena(Evictions, Arena):
     """An arena of a process that may use `limit` bytes of memory in all; what exceeds them lies in `folder`.
 
     `slack` of these bytes are left to what the process allocates itself between two tensors.
@@ -133,21 +134,12 @@ class LimitedArena(Arena):
 
     def __init__(self, limit: int, folder: Path, num_bytes: int | None = None, can_move: bool | None = None,
                  slack: int = 0):
-        super().__init__(addresses() if num_bytes is None else num_bytes,
-                         system_moves_pages() if can_move is None else can_move)
-        self.limit, self._room, self.file = limit, limit - slack, ScratchFile(folder)
-        self.num_in_memory = 0      # bytes of tensors
-        self.others = 0             # bytes of memory that the process has besides
-        self._pinned: int | None = None      # start of the piece that stays in memory
-        self.most_in_memory = self.most_kept = 0
+        Arena.__init__(self, addresses() if num_bytes is None else num_bytes,
+                       system_moves_pages() if can_move is None else can_move)
+        Evictions.__init__(self, limit - slack)
+        self.limit, self._slack, self.file = limit, slack, ScratchFile(folder)
         self._view = memoryview(self._mapping)
         self._offset = self.address - ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
-        # By the start of a piece: its size; in order, what goes to the disk first; and its place in the file.
-        self._size: dict[int, int] = {}
-        self._lasting: dict[int, None] = {}
-        self._kept: dict[int, None] = {}
-        self._on_disk: dict[int, int] = {}
-        self._spilled = self._fetched = 0
         self._counted, self._mapped = _disk_counts(), _resident_bytes("RssFile:")
 
     @contextmanager
@@ -160,21 +152,18 @@ class LimitedArena(Arena):
     def keep_long(self, tensor: torch.Tensor) -> None:
         start = self._start_of(tensor)
         if start is not None:
-            self._lasting[start] = None
+            self.last(start)
 
     def keeping(self) -> AbstractContextManager:
         return torch.autograd.graph.saved_tensors_hooks(self._note_kept, self._fetch)
 
     @contextmanager
     def _pinning(self, start: int) -> Iterator[None]:
-        if start in self._on_disk and self._makes_room(self._size[start]):
-            self._fetched += self._size[start]
-            self._to_memory(start)
-        self._pinned = start
+        self.pin(start)
         try:
             yield
         finally:
-            self._pinned = None
+            self.unpin()
 
     def in_memory(self, tensor: torch.Tensor) -> AbstractContextManager:
         start = self._start_of(tensor)
@@ -183,21 +172,17 @@ class LimitedArena(Arena):
     def take_use(self) -> DiskUse:
         """Count since the last call."""
         counts = _disk_counts()
-        use = DiskUse(self._spilled, self._fetched, *(now - then for now, then in zip(counts, self._counted,
-                                                                                      strict=True)))
-        self._counted, self._spilled, self._fetched = counts, 0, 0
+        use = DiskUse(*self.take_counts(), *(now - then for now, then in zip(counts, self._counted, strict=True)))
+        self._counted = counts
         return use
 
     def check_limit(self, num_ranks: int) -> None:
         """TrainingError if the process, without its tables, exceeds the limit; `num_ranks` share the machine."""
         self.others = 0      # what was there while the part was read is gone
         self._measure_others()
-        if self.others >= self._room:
-            share = f" leaves each of {num_ranks} ranks {size_text(self.limit)}" if num_ranks > 1 else " is too little"
-            raise TrainingError(f"memory {size_text(self.limit * num_ranks)}{share}, and {size_text(self.others)} "
-                                "can't leave memory: the process, edges and messages; set --memory to more than "
-                                f"{size_text(self.others * num_ranks * self.limit / self._room)}, or use more "
-                                "machines")
+        reason = too_little(self.limit, self._slack, self.others, num_ranks)
+        if reason is not None:
+            raise TrainingError(reason)
 
     def _start_of(self, tensor: torch.Tensor) -> int | None:
         if tensor.layout is not torch.strided:
@@ -207,36 +192,24 @@ class LimitedArena(Arena):
 
     def _note_kept(self, tensor: torch.Tensor) -> torch.Tensor:
         start = self._start_of(tensor)
-        if start is not None and start not in self._lasting:
-            self._kept.pop(start, None)      # the backward pass first reads what was kept last
-            self._kept[start] = None
-            self.most_kept = max(self.most_kept, sum(self._size[kept] for kept in self._kept))
+        if start is not None:
+            self.keep(start)
         return tensor
 
     def _fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         start = self._start_of(tensor)
-        self._kept.pop(start, None)
-        if start not in self._on_disk or start in self._lasting:
-            return tensor
-        self._fetched += self._size[start]
-        if self._makes_room(self._size[start]):
-            self._to_memory(start)
-        # While the backward pass computes, the system reads what it reads next.
-        before = [other for other in self._kept if other in self._on_disk]
-        if before and self._excess(self._size[before[-1]]) <= 0:
-            self.file.read_ahead(self._on_disk[before[-1]], self._size[before[-1]])
+        if start is not None and self.fetch(start):
+            # While the backward pass computes, the system reads what it reads next.
+            before = [other for other in self._kept if other in self._on_disk]
+            if before and self._excess(self._size[before[-1]]) <= 0:
+                self.file.read_ahead(self._on_disk[before[-1]], self._size[before[-1]])
         return tensor
 
     def _take(self, num_bytes: int) -> tuple[int, int]:
         self._take_returned()
         self._measure_others()
         start, size = self._place(num_bytes)
-        self._size[start] = size
-        if self._makes_room(size):
-            self.num_in_memory += size
-        else:
-            self._map(start, self.file.take(size))
-            self._spilled += size
+        self.add(start, size)
         if self._excess(self._places.num_free) > 0:
             for free, num_free in self._places.drop_free():
                 LIBC.madvise(self.address + free, num_free, mmap.MADV_DONTNEED)
@@ -244,62 +217,42 @@ class LimitedArena(Arena):
         if self._on_disk and self._excess(_resident_bytes("RssFile:") - self._mapped) > 0:
             for other in self._on_disk:
                 LIBC.madvise(self.address + other, self._size[other], mmap.MADV_DONTNEED)
-        self.most_in_memory = max(self.most_in_memory, self.num_in_memory)
         return start, size
 
     def _take_returned(self) -> None:
         while self.returned:
-            start, size = self.returned.popleft()
-            self._kept.pop(start, None)
-            self._lasting.pop(start, None)
-            del self._size[start]
-            is_on_disk = start in self._on_disk
-            if is_on_disk:
+            start, _ = self.returned.popleft()
+            size, place = self.forget(start)
+            if place is not None:
                 self._unmap(start, size)
-            else:
-                self.num_in_memory -= size
-                if not self._places.keeps_memory(start):
-                    LIBC.madvise(self.address + start, size, mmap.MADV_DONTNEED)
-            self._places.give_back(start, size, has_memory=not is_on_disk)
+                self.file.give_back(place, size)
+            elif not self._places.keeps_memory(start):
+                LIBC.madvise(self.address + start, size, mmap.MADV_DONTNEED)
+            self._places.give_back(start, size, has_memory=place is None)
 
     def _measure_others(self) -> None:
         self.others = max(self.others, process_bytes() - self.num_in_memory - self._places.num_free)
 
-    def _excess(self, num_bytes: int) -> int:
-        """Bytes above the limit if the tensors in memory had `num_bytes` more."""
-        return self.others + self.num_in_memory + num_bytes - self._room
-
-    def _makes_room(self, num_bytes: int) -> bool:
-        """Whether `num_bytes` more fit into memory, after tables that are read late went to the disk."""
-        for start in [*self._lasting, *self._kept]:
-            if self._excess(num_bytes) <= 0:
-                break
-            if start not in self._on_disk and start != self._pinned:
-                self._to_disk(start)
-        return self._excess(num_bytes) <= 0
-
-    def _to_disk(self, start: int) -> None:
+    def _write(self, start: int) -> int:
         size = self._size[start]
-        offset = self.file.take(size)
-        self.file.write(self._memory(start, size), offset)
-        self._map(start, offset)
-        self.num_in_memory -= size
-        self._spilled += size
+        place = self.file.take(size)
+        self.file.write(self._memory(start, size), place)
+        _mapped(self.address + start, size, mmap.MAP_SHARED, self.file.number, place)
+        return place
 
-    def _to_memory(self, start: int) -> None:
-        size, offset = self._size[start], self._on_disk[start]
-        _mapped(self.address + start, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-        self.file.read(self._memory(start, size), offset)
-        self.file.give_back(self._on_disk.pop(start), size)
-        self.num_in_memory += size
+    def _read(self, start: int, place: int) -> None:
+        size = self._size[start]
+        self._unmap(start, size)
+        self.file.read(self._memory(start, size), place)
+        self.file.give_back(place, size)
 
-    def _map(self, start: int, offset: int) -> None:
-        _mapped(self.address + start, self._size[start], mmap.MAP_SHARED, self.file.number, offset)
-        self._on_disk[start] = offset
+    def _reserve(self, start: int) -> int:
+        place = self.file.take(self._size[start])
+        _mapped(self.address + start, self._size[start], mmap.MAP_SHARED, self.file.number, place)
+        return place
 
     def _unmap(self, start: int, size: int) -> None:
         _mapped(self.address + start, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-        self.file.give_back(self._on_disk.pop(start), size)
 
     def _memory(self, start: int, size: int) -> memoryview:
         return self._view[self._offset + start:self._offset + start + size]

@@ -16,7 +16,9 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.registry import as_toml, read_toml
 
 # Required and optional keys of each table; [rates.PRECISION] is one table per precision.
-NODE, NODE_MAY = ("ranks", "process_bytes", "step_seconds"), ("memory_bytes", "processor", "measured")
+NODE = ("ranks", "process_bytes", "step_seconds")
+DISK = ("disk_write_bytes_per_second", "disk_read_bytes_per_second")
+NODE_MAY = ("memory_bytes", *DISK, "processor", "measured")
 WITHIN = ("within_latency_seconds", "within_bytes_per_second")
 BETWEEN = ("between_latency_seconds", "between_bytes_per_second", "nic_bytes_per_second")
 RATES = ("map_flops", "gradient_flops", "drop_values", "norm_values", "norm_back_values", "sum_bytes")
@@ -86,6 +88,9 @@ class Cluster:
     about: dict[str, str] = field(default_factory=dict)
     # "node", "network": the preset that its figures come from, with their source; empty if all were measured
     assumed: dict[str, str] = field(default_factory=dict)
+    # Bytes per second of all ranks of a node together, on its local disk; None if not known
+    disk_write_rate: float | None = None
+    disk_read_rate: float | None = None
 
     @property
     def has_rates(self) -> bool:
@@ -146,7 +151,8 @@ def read_cluster(path: Path) -> Cluster:
         raise ConfigError(f"{path}: node.ranks is {node['ranks']}; expected a whole number")
     joined = Network(int(node["ranks"]), *(network.get(key) for key in (*WITHIN, *BETWEEN)))
     return Cluster(str(path), joined, rates, pack, unpack, node["process_bytes"], node["step_seconds"],
-                   node.get("memory_bytes"), {key: node[key] for key in TEXTS if key in node})
+                   node.get("memory_bytes"), {key: node[key] for key in TEXTS if key in node}, {},
+                   *(node.get(key) for key in DISK))
 
 
 def cluster_text(tables: dict[str, dict[str, Any]], remarks: list[str]) -> str:

@@ -7,6 +7,7 @@ up the tensors that are alive at each operation. For the kinds see `hpcgnn.train
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from hpcgnn.nn.layers import LINEAR, Op, Step, operations
 from hpcgnn.nn.names import RELATIONAL
+from hpcgnn.ops.evictions import Evictions
 from hpcgnn.ops.pieces import MIN_BYTES, Places
 from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.cluster import Cluster
@@ -49,12 +51,9 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     If the ranks of a machine share rows, the rows of `loads.shared` are sent instead of `loads.pairs`.
     """
     known, none = loads.num_inner + loads.num_halo, np.zeros(loads.num_parts)
-    sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
     exchanges = list(exchanges_of(size))
-    widest = max((exchange.dim for exchange in exchanges), default=0)
-    (own, shared_rows), links = (none, none), _of_links(size, loads)
-    if sent is loads.shared and exchanges:
-        own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
+    widest, links = max((exchange.dim for exchange in exchanges), default=0), _of_links(size, loads)
+    sent, own, shared_rows = sharing(size, loads, messages, cluster)
     step = loads.of_step(size.num_steps)
     if size.rematerializes and size.is_by_hand:      # one peer's halo rows at a time
         most = _sums_of_ends(sent, sent.rows, loads.num_parts, of_one=True)[1]
@@ -67,7 +66,8 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     halo_rows, of_norms, around_norms = step.num_halo * widest * size.item_bytes, none, none
     if size.is_by_hand:
         layers, kept = size.layers(step), _activations(size, step)
-        arena = (GAPS if size.num_steps > 1 else 1) * arenas_of(size, loads, messages, sent, own)
+        arena = (GAPS if size.num_steps > 1 else 1) * np.array(
+            [arena_bytes(size, rank) for rank in rank_sizes(size, loads, messages, sent, own)])
         of_norms, around_norms = _of_batch_norms(size, layers, loads)
         rest = np.maximum(0, arena - (kept - _moments(layers)) - halo_rows - sent_bytes - state)
         # Features and learned rows side by side, and the learned rows' gradient.
@@ -244,7 +244,7 @@ def _more_structure(size: ModelSize, loads: PartLoads) -> np.ndarray:
 
 def arena_bytes(size: ModelSize, rank: RankSize) -> int:
     """Bytes of the arena that are used at least once in a training with evaluations."""
-    run = _Run(size, rank)
+    run = Replay(size, rank)
     for _ in range(EPOCHS):
         run.train()
     run.evaluate()
@@ -267,15 +267,39 @@ class RankSize:
     is_asynchronous: bool
 
 
-class _Run:
-    def __init__(self, size: ModelSize, rank: RankSize):
+class Replay:
+    """A training of one rank, by the tables that it makes, keeps and frees; it has `room` bytes of memory for them."""
+
+    def __init__(self, size: ModelSize, rank: RankSize, room: float = math.inf):
         self._size, self._rank = size, rank
-        self.places = Places(ADDRESSES)
+        self.places, self.tables, self._freed = Places(ADDRESSES), Evictions(room), list[Piece]()
         self._received: dict[Exchange | None, Piece | None] = {}
         self._leaving: Piece | None = None
         self._waiting: tuple[Piece | None, ...] = ()      # pieces of an exchange until its rows have arrived
+        self._input: Piece | None = None
+        if room < math.inf:      # else features are torch's own
+            self._read_features()
         if size.has_constant_sums:
-            self._take(rank.num_inner, size.in_dim)
+            self._sum_input()
+
+    def _read_features(self) -> None:
+        # Read, put into order, converted, and joined with the halo rows; the table before is freed after each.
+        inner, read = self._rank.num_inner * self._size.in_dim, None
+        for num_bytes in (FLOAT * inner, FLOAT * inner, self._size.item_bytes * inner,
+                          self._bytes(self._rank.num_inner + self._rank.num_halo, self._size.in_dim)):
+            before, read = read, self._take_bytes(num_bytes)
+            self._last(read)
+            self._free(before)
+        self._input = read
+
+    def _sum_input(self) -> Piece | None:
+        # While the features are summed, they are in memory.
+        if self._input is not None:
+            self.tables.pin(self._input[0])
+        sums = self._take(self._rank.num_inner, self._size.in_dim)
+        self.tables.unpin()
+        self._last(sums)
+        return sums
 
     def train(self) -> None:
         if self._size.num_steps == 1:
@@ -293,17 +317,23 @@ class _Run:
         self._free(sums)
 
     def _step(self) -> None:
-        held = [self._walk(layer, layer.linear.forward(self._size.drops(layer.linear)), {})
-                for layer in self._rank.layers]
-        last = self._rank.layers[-1]
-        logits, gradient = held[-1].pop("rows"), self._take(last.rows_out, last.linear.out_dim)
+        held = list[dict[str, Piece | None]]()
+        for layer in self._rank.layers:
+            held.append(self._walk(layer, layer.linear.forward(self._size.drops(layer.linear)), {}))
+            below = held[-2]["rows"] if len(held) > 1 else None
+            self._keep(*(piece for name, piece in held[-1].items() if name != "rows"), below)
+        last, logits = self._rank.layers[-1], held[-1].pop("rows")
+        self._keep(logits)
+        self._fetch_back(logits)
+        gradient = self._take(last.rows_out, last.linear.out_dim)
+        self._free(logits)
         for layer in reversed(self._rank.layers):
             names = held.pop() | {"gradient": gradient}
             if held:
                 names["below"] = held[-1].pop("rows")
+            self._fetch_back(*(piece for name, piece in names.items() if name != "gradient"))
             steps = layer.linear.backward(self._size.drops(layer.linear))
             gradient = self._walk(layer, steps, names).pop("gradient", None)
-        self._free(logits)
 
     def evaluate(self) -> None:
         inner = self._rank.num_inner
@@ -312,7 +342,10 @@ class _Run:
             steps = layer.linear.forward(self._size.drops(layer.linear), is_training=False)
             names = self._walk(replace(layer, rows_in=inner, rows_out=inner), steps, names, is_training=False)
             names = {"below": names.pop("rows")}
-        self._free(*names.values())
+        logits = list(names.values())
+        if self._size.item_bytes < FLOAT:      # are scored in float32
+            logits.append(self._take_bytes(FLOAT * inner * self._size.out_dim))
+        self._free(*logits)
 
     def _walk(self, layer: Layer[int], steps: list[Step], held: dict[str, Piece | None],
               is_training: bool = True) -> dict[str, Piece | None]:
@@ -324,6 +357,8 @@ class _Run:
                 self._free(*self._waiting)
             elif step.kind == "aggregate" and not layer.linear.is_input:
                 held[step.makes] = self._fetch(layer, step, is_training)
+            elif step.kind == "aggregate" and not is_training and not layer.linear.maps_first:
+                held[step.makes] = self._sum_input()
             elif step.kind == "aggregate_back" and not layer.linear.is_input:
                 held[step.makes] = self._take_home(layer, step)
             elif step.makes:
@@ -387,13 +422,31 @@ class _Run:
     def _take_bytes(self, num_bytes: float) -> Piece | None:
         if num_bytes < MIN_BYTES:
             return None
+        # As in `LimitedArena`, what was freed makes room for the next table, and not before.
+        for piece in self._freed:
+            _, place = self.tables.forget(piece[0])
+            self.places.give_back(*piece, has_memory=place is None)
+        self._freed.clear()
         start, size, _ = self.places.take(int(num_bytes))
+        self.tables.add(start, size)
         return start, size
 
     def _free(self, *pieces: Piece | None) -> None:
+        self._freed += [piece for piece in pieces if piece is not None]
+
+    def _last(self, piece: Piece | None) -> None:
+        if piece is not None:
+            self.tables.last(piece[0])
+
+    def _keep(self, *pieces: Piece | None) -> None:
         for piece in pieces:
             if piece is not None:
-                self.places.give_back(*piece)
+                self.tables.keep(piece[0])
+
+    def _fetch_back(self, *pieces: Piece | None) -> None:
+        for piece in pieces:
+            if piece is not None:
+                self.tables.fetch(piece[0])
 
 
 KINDS = ("process", "reading", "features", "structure", "weights", "activations", "gradients", "halo_rows", "messages",
@@ -435,8 +488,8 @@ def layout_bytes(exchanges: list[Exchange], messages: Messages, sent: Pairs, loa
             + BYTES_A_PLACE * sum(map(of_ends, [*travelling.values(), *evaluated]), np.zeros(loads.num_parts)))
 
 
-def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs, own: np.ndarray) -> np.ndarray:
-    """Bytes of each part's arena, (num_parts,).
+def rank_sizes(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs, own: np.ndarray) -> list[RankSize]:
+    """What each part's arena holds tables of.
 
     Parameters
     ----------
@@ -463,7 +516,19 @@ def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs
                         int(loads.num_inner[part]), int(loads.num_halo[part]), int(step.num_halo[part]),
                         int(own[part]), in_training, in_evaluation, messages.keeps)
 
-    return np.array([arena_bytes(size, size_of(part)) for part in range(parts)])
+    return [size_of(part) for part in range(parts)]
+
+
+def sharing(size: ModelSize, loads: PartLoads, messages: Messages,
+            cluster: Cluster) -> tuple[Pairs, np.ndarray, np.ndarray]:
+    """Rows of the messages; of each part, (num_parts,), inner rows that other ranks of the node read, and rows in its
+    pages of the tables that they share.
+    """
+    none, dims = np.zeros(loads.num_parts), [exchange.dim for exchange in exchanges_of(size)]
+    if not messages.shares_rows or loads.shared is None:
+        return loads.pairs, none, none
+    own, in_pages = _shared(loads, loads.shared, cluster, max(dims) * size.item_bytes) if dims else (none, none)
+    return loads.shared, own, in_pages
 
 
 def _shared(loads: PartLoads, sent: Pairs, cluster: Cluster, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -527,6 +592,12 @@ def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
             held = {name: values for name, values in held.items() if name not in step.frees}
         kept = kept + size.item_bytes * sum(held.values())
     return kept
+
+
+def torchs_own(size: ModelSize, loads: PartLoads) -> np.ndarray:
+    """Bytes that torch allocates outside of the arena in a step of a linear model, (num_parts,)."""
+    layers = size.layers(loads)
+    return sum(_of_batch_norms(size, layers, loads), _moments(layers))
 
 
 def _of_batch_norms(size: ModelSize, layers: list[Layer[np.ndarray]],

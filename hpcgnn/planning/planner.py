@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.config import TrainConfig
+from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.data.options import ProgressTask, SourceOptions, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER
 from hpcgnn.partition.owner import assign_owners
 from hpcgnn.partition.work import TrainingWork, hops_to_loss
-from hpcgnn.planning.cluster import Cluster, unmeasured
+from hpcgnn.planning.cluster import DISK, Cluster, unmeasured
 from hpcgnn.planning.graphs import PlannedGraph, open_graph, within_batches
 from hpcgnn.planning.layouts import Layout, Training, best_layouts, replicated
+from hpcgnn.planning.limit import limited_record
 from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs, count_summed_pairs
 from hpcgnn.planning.messages import messages_of, read_method
 from hpcgnn.planning.model import ModelSize
@@ -95,7 +96,8 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
         if larger is not None:
             loads, how = scaled_loads(loads, larger, cutter.sizes), "scaled"
         progress(f"predicting {number} ranks", None)
-        predictions += [predict(size, loads, method, cluster, how) for method in methods]
+        predictions += [predict(size, loads, method, cluster, how, parse_memory(config.memory), config.eval_every)
+                        for method in methods]
     best, reasons = recommend(predictions)
     return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
                 [*unknown, *_remarks(predictions, graph, larger, cutter.share, cluster),
@@ -174,6 +176,7 @@ def _prediction_record(one: Prediction) -> dict[str, Any]:
     return {
         "ranks": one.num_parts, "method": one.messages.name, "source": one.source, "fits": one.fits,
         **({} if one.seconds is None else _seconds_record(one.seconds)),
+        **({} if one.limited is None else {"within_limit": limited_record(one.limited)}),
         "sent_bytes_per_epoch": one.sent.total + one.sent.sums,
         "sent_bytes_messages_per_epoch": one.sent.total, "least_sent_bytes_messages_per_epoch": one.least_bytes,
         "widths": [one.messages.narrowest.bits, one.messages.bits], "sent_bytes_sums_per_epoch": one.sent.sums,
@@ -311,9 +314,14 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
               for name, own in chosen.items()]
     rates = "data sheets, and not on measurements" if "node" in cluster.assumed else "the rates of the cluster file" \
         + (", and between nodes on a data sheet" if cluster.assumed else "")
+    refused = [f"{one.num_parts} ranks with {one.messages.name}: {one.limited.reason}" for one in predictions
+               if one.limited is not None and one.limited.reason is not None]
+    if any(one.limited is not None and one.limited.seconds is None for one in predictions):
+        refused.append("seconds of the disk are not known, so its bytes alone are shown; hpcgnn train --memory --dry-run "
+                       f"measures the rates, and --cluster FILE has places for them: node.{' and node.'.join(DISK)}")
     ends = [one.on_disk[0] for one in predictions]
     filed = dict.fromkeys(map(size_text, (min(ends), max(ends))))
-    return [texts[way] for way in ways] + widths + [
+    return [texts[way] for way in ways] + widths + refused + [
         f"seconds rest on {rates}, memory on sizes; evaluations, checkpoints and the first epoch are not included"
         if cluster.has_rates else
         f"memory rests on sizes, with {cluster.process_bytes / 1e6:.0f} MB for the process of a rank and "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcgnn.planning.cluster import Cluster
+from hpcgnn.planning.limit import Limited, limited_to
 from hpcgnn.planning.loads import PartLoads
 from hpcgnn.planning.memory import FLOAT, memory_of
 from hpcgnn.planning.messages import SUM_BYTES, VALUES_OF_A_SUM, Messages, row_bytes_of_sums
@@ -73,23 +74,33 @@ class Prediction:
     ranks_per_node: int
     least_bytes: float               # of an epoch, all ranks; `sent` has the most, if the method decides in training
     on_disk: tuple[int, int]         # bytes of the part files, and of a checkpoint
+    limited: Limited | None = None   # within a limit of memory; `memory` is that without one
 
     @property
     def peak_bytes(self) -> float:
-        """Memory of the fullest rank."""
+        """Memory of the fullest rank, without a limit."""
         return float(total(self.memory.values()).max())
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest node has room for its ranks; True if a node's memory is unknown."""
+        """Whether a run fits its nodes, within a limit if it has one; True if a node's memory is unknown."""
+        if self.limited is None or self.limited.reason is None and self.fits_whole:
+            return self.fits_whole
+        share = self.limited.limit.max() * min(self.num_parts, self.ranks_per_node)
+        return self.limited.reason is None and (self.node_bytes is None or share <= self.node_bytes)
+
+    @property
+    def fits_whole(self) -> bool:
+        """Whether the fullest node has room for its ranks without a limit; True if a node's memory is unknown."""
         node = np.arange(self.num_parts) // self.ranks_per_node
         return self.node_bytes is None or float(
             np.bincount(node, weights=total(self.memory.values())).max()) <= self.node_bytes
 
     @property
     def epoch_seconds(self) -> float:
-        """Seconds of an epoch; nan if they are not known."""
-        return math.nan if self.seconds is None else self.seconds.epoch
+        """Seconds of an epoch, with those of the disk if they are known; nan if none are."""
+        of_disk = 0.0 if self.limited is None or self.limited.seconds is None else self.limited.seconds
+        return math.nan if self.seconds is None else self.seconds.epoch + of_disk
 
     @property
     def rank_seconds(self) -> float:
@@ -97,9 +108,14 @@ class Prediction:
         return self.num_parts * self.epoch_seconds
 
 
-def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster, source: str) -> Prediction:
-    """Predict one run; its ranks share the rows of their nodes if these are known. Errors as in `epoch_seconds`."""
+def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster, source: str, limit: int = 0,
+            eval_every: int = 1) -> Prediction:
+    """Predict one run; its ranks share the rows of their nodes if these are known. Errors as in `epoch_seconds`.
+
+    `limit` is the memory of a node in bytes that the run may use; 0: no limit.
+    """
     memory = memory_of(size, loads, messages, cluster)
+    limited = limited_to(limit, eval_every, size, loads, messages, cluster, memory) if limit else None
     if messages.shares_rows and loads.shared is not None:
         loads = replace(loads, pairs=loads.shared)
     seconds = epoch_seconds(size, loads, messages, cluster) if cluster.can_time(loads.num_parts) else None
@@ -108,7 +124,7 @@ def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Clus
                       bytes_sent(size, loads, messages, network.ranks_per_node), memory, cluster.memory_bytes,
                       network.ranks_per_node,
                       bytes_sent(size, loads, messages.narrowest, network.ranks_per_node).total,
-                      (shard_bytes(size, loads), checkpoint_bytes(size, loads)))
+                      (shard_bytes(size, loads), checkpoint_bytes(size, loads)), limited)
 
 
 def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_node: int) -> Sent:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcgnn.config import LINKS, TrainConfig, default_of
+from hpcgnn.config import LINKS, NODES, TrainConfig, default_of, parse_memory
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.layers import ROW_BY_ROW, of_input
+from hpcgnn.nn.layers import LINEAR, ROW_BY_ROW, of_input
 from hpcgnn.nn.names import NEEDS_RELATIONS, RELATIONAL
 from hpcgnn.planning.model import ModelSize, check_model
 
@@ -16,14 +16,17 @@ COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method"
            "residual", "widths", "smoothing", "asynchrony", "predict", "overlap", "rematerialize", "pre_aggregation",
            "sum_bits", "store_activations", "edge_dropout", "label_inputs", "clusters", "batch_size",
            "between_clusters", "quantize", "num_bases", "num_blocks",
-           "node_embedding", "task", "decoder", "negatives", "link_share", "candidates")
+           "node_embedding", "task", "decoder", "negatives", "link_share", "candidates", "memory")
 # Settings that a plan needs not know: they change nothing of an epoch, or too little of its seconds to be planned.
 WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", "weight_decay", "weight_decay_layers",
                 "loss", "score", "eval_every", "early_stop", "seed", "repeat", "checkpoint_every", "hours", "track",
                 "timeout", "deterministic", "alpha", "theta", "percentiles", "most_motion", "descent_test",
                 "descent_window", "descent_smoothing", "period", "group_size", "solver", "lam", "solver_seconds",
                 "staleness", "skip_change", "pipeline", "exchange", "quantize_bits", "target_kb", "size_weight",
-                "quantize_lr", "quantize_gradient", "protect", "link_loss", "n3", "ask", "asked_label")
+                "quantize_lr", "quantize_gradient", "protect", "link_loss", "n3", "ask", "asked_label", "scratch")
+# What a model may have within a limit of memory: other models make tables in an order that a plan does not replay.
+WITHIN_A_LIMIT = {"model": tuple(LINEAR), "steps": ("1",), "quantize": ("none",), "store_activations": (32,),
+                  "residual": (False,), "rematerialize": (False,), "node_embedding": (0,), "task": (NODES,)}
 HISTORY_BITS = {"bf16": 16, "8": 8, "4": 4}
 
 
@@ -49,6 +52,11 @@ def check_settings(settings: dict[str, Any]) -> TrainConfig:
     if config.pre_aggregation == "on" and config.model in ROW_BY_ROW:
         raise ConfigError(f"pre_aggregation on can't be used with model {config.model}: not all its layers are linear "
                           "in their neighbors' rows; use pre_aggregation=off")
+    for name, values in WITHIN_A_LIMIT.items():
+        if parse_memory(config.memory) and getattr(config, name) not in values:
+            raise ConfigError(f"hpcgnn plan does not know which tables memory = {config.memory} keeps on a disk with "
+                              f"{name} = {getattr(config, name)}; run mpirun -n P hpcgnn train SHARDS --memory "
+                              f"{config.memory} --dry-run, which counts them in a few epochs")
     return config
 
 

@@ -15,12 +15,12 @@ from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import TrainingError
 from hpcgnn.exchange.compute_node import split_nodes
 from hpcgnn.ops.arena import empty_array
+from hpcgnn.ops.evictions import SLACK
 from hpcgnn.ops.limited_arena import LimitedArena
 from hpcgnn.run.launch import together
 from hpcgnn.shards.features import FloatFeatures
 
 DEFAULT_SCRATCH = "/var/tmp"
-SLACK = 10      # a tenth of the limit is left to what a process allocates between two tensors
 
 
 @dataclass(frozen=True)
