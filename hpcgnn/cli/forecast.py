@@ -29,8 +29,12 @@ def forecast_lines(found: Forecast) -> list[str]:
         lines += ["tables within the limit of memory",
                   f"  in memory        {in_bytes(found.limited.in_memory)} on the fullest rank",
                   f"  on the disk      {in_bytes(found.limited.on_disk)} of the rank that has most there",
+                  f"  besides          {in_bytes(found.limited.fixed)} of a rank can't leave memory",
                   f"  an epoch         writes {in_bytes(found.limited.written)} to the disk and reads "
-                  f"{in_bytes(found.limited.read)}, all ranks"]
+                  f"{in_bytes(found.limited.read)}, all ranks",
+                  f"  takes            {in_time(found.limited.seconds)} of it, at the "
+                  f"{in_bytes(found.limited.write_rate)} that a machine's disk writes in a second, and the "
+                  f"{in_bytes(found.limited.read_rate)} that it reads"]
     lines += ["bytes sent by all ranks", *_sent(found), "time on this machine, with these ranks",
               f"  an epoch         {in_time(found.epoch_seconds)}, the median of {found.sampled_epochs - 1} after the "
               "first",

@@ -16,6 +16,7 @@ import ctypes
 import mmap
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -33,6 +34,7 @@ KEEP_SIZE, PUNCH_HOLE = 1, 2                    # from linux/falloc.h
 WAIT_BEFORE, WRITE, WAIT_AFTER = 1, 2, 4        # from linux/fs.h, of sync_file_range
 MAP_FIXED = 0x10                                # from sys/mman.h
 BLOCK = 1 << 23                                 # bytes that are written or read at once
+PROBE = 4 * BLOCK       # bytes that rates are measured with
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")      # file systems that lie in memory
 
 LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -114,6 +116,17 @@ class ScratchFile:
 
     def read_ahead(self, offset: int, num_bytes: int) -> None:
         os.posix_fadvise(self.number, offset, num_bytes, os.POSIX_FADV_WILLNEED)
+
+    def rates(self) -> tuple[float, float]:
+        """Bytes per second of writing and of reading PROBE bytes, each measured once."""
+        rows = memoryview(bytearray(PROBE))
+        place, started = self.take(PROBE), time.perf_counter()
+        self.write(rows, place)
+        written = time.perf_counter()
+        self.read(rows, place)
+        read = time.perf_counter()
+        self.give_back(place, PROBE)
+        return PROBE / (written - started), PROBE / (read - written)
 
     def _drop(self, offset: int, num_bytes: int) -> None:
         if LIBC.sync_file_range(self.number, offset, num_bytes, WAIT_BEFORE | WRITE | WAIT_AFTER):

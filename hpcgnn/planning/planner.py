@@ -317,8 +317,9 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
     refused = [f"{one.num_parts} ranks with {one.messages.name}: {one.limited.reason}" for one in predictions
                if one.limited is not None and one.limited.reason is not None]
     if any(one.limited is not None and one.limited.seconds is None for one in predictions):
-        refused.append("seconds of the disk are not known, so its bytes alone are shown; hpcgnn train --memory --dry-run "
-                       f"measures the rates, and --cluster FILE has places for them: node.{' and node.'.join(DISK)}")
+        refused.append("seconds of the disk are not known, so its bytes alone are shown; hpcgnn train --memory "
+                       "--dry-run measures the rates, and --cluster FILE has places for them: node."
+                       + " and node.".join(DISK))
     ends = [one.on_disk[0] for one in predictions]
     filed = dict.fromkeys(map(size_text, (min(ends), max(ends))))
     return [texts[way] for way in ways] + widths + refused + [

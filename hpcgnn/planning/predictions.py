@@ -84,10 +84,10 @@ class Prediction:
     @property
     def fits(self) -> bool:
         """Whether a run fits its nodes, within a limit if it has one; True if a node's memory is unknown."""
-        if self.limited is None or self.limited.reason is None and self.fits_whole:
+        if self.limited is None:
             return self.fits_whole
-        share = self.limited.limit.max() * min(self.num_parts, self.ranks_per_node)
-        return self.limited.reason is None and (self.node_bytes is None or share <= self.node_bytes)
+        of_node = float(self.limited.limit.max()) * min(self.num_parts, self.ranks_per_node)
+        return self.limited.reason is None and (self.fits_whole or of_node <= (self.node_bytes or 0.0))
 
     @property
     def fits_whole(self) -> bool:

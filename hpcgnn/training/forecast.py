@@ -51,8 +51,13 @@ class Limited:
 
     in_memory: int
     on_disk: int
+    fixed: int      # that can't leave the memory of a rank
     written: int      # an epoch, of all ranks
     read: int
+    # Bytes per second of a machine's disk, and seconds of an epoch at these rates
+    write_rate: float
+    read_rate: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -158,10 +163,13 @@ def _forecast(comm: MPI.Comm, job: Job, config: TrainConfig, info: GraphInfo, li
 
 def _limited(comm: MPI.Comm, limit: MemoryLimit, sample: Sample) -> Limited:
     arena = limit.arena
-    most = np.array([arena.most_in_memory, arena.file.most_bytes], np.int64)
+    most = np.array([arena.most_in_memory, arena.file.most_bytes, arena.others], np.int64)
     comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    return Limited(int(most[0]), int(most[1]), sample.disk_use["disk_bytes_spilled"],
-                   sample.disk_use["disk_bytes_fetched"])
+    write_rate, read_rate = limit.rates()
+    written, read = (sample.disk_use[f"disk_bytes_{name}"] for name in ("spilled", "fetched"))
+    machines = comm.size / limit.num_mates      # taken to be alike
+    return Limited(int(most[0]), int(most[1]), int(most[2]), written, read, write_rate, read_rate,
+                   (written / write_rate + read / read_rate) / machines)
 
 
 def _train_sample(session: Session, learner: Learner, controller: Controller, limit: MemoryLimit | None) -> Sample:

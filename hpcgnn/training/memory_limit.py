@@ -35,6 +35,15 @@ class MemoryLimit:
         """Collective: CollectiveError if what can't leave memory exceeds the limit on some rank."""
         together(self.comm, lambda: self.arena.check_limit(self.num_mates))
 
+    def rates(self) -> tuple[float, float]:
+        """Collective: bytes per second that a machine's ranks together write to its disk and read from it, where it is
+        slowest.
+        """
+        self.comm.Barrier()      # so that the ranks share the disk, as in an epoch
+        slowest = np.array(together(self.comm, self.arena.file.rates)) * self.num_mates
+        self.comm.Allreduce(MPI.IN_PLACE, slowest, MPI.MIN)
+        return float(slowest[0]), float(slowest[1])
+
     def take_use(self) -> dict[str, int]:
         """Collective: bytes of all ranks since the last call, for a record of an epoch."""
         use = self.arena.take_use()

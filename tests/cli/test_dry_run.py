@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, snapshot, write_once
@@ -31,6 +33,10 @@ def test_a_dry_run_within_a_limit_says_what_goes_to_the_disk(hpcgnn, shared_path
     status, printed, complaints = hpcgnn("train", shards, "--dry-run", "--memory=100G", *FLAGS)
     assert (status, complaints) == (0, "") and "tables within the limit of memory\n" in printed
     assert "an epoch         writes 0 B to the disk and reads 0 B, all ranks\n" in printed
+    printed = " ".join(printed.split())
+    assert re.search(r" besides \d+ MB of a rank can't leave memory ", printed)
+    assert re.search(r" takes 0 ms of it, at the [\d.]+ [MG]B that a machine's disk writes in a second, and the "
+                     r"[\d.]+ [MG]B that it reads ", printed)
     status, _, complaints = hpcgnn("train", shards, "--dry-run", "--memory=1M", *FLAGS)
     assert status == 1 and "can't leave memory: the process, edges and messages" in complaints
 

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from planning_setup import small_cluster
 from training_setup import assert_same_bits, disk_path, easy_graph, losses, on_rank_zero, write_once
 
 import hpcgnn
 from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.ops import arena, limited_arena
+from hpcgnn.planning.cluster import Network
+from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.recipe import check_settings
 from hpcgnn.training.job import Job, train
 from hpcgnn.training.recipe import Recipe
@@ -111,6 +114,53 @@ def test_limit_and_folder_may_change_when_a_run_is_resumed(shards, shared_path, 
     run(shards, shared_path / "some", {"steps": "2", "memory": "0", "scratch": "", "epochs": 5}, resume=True)
 
 
+def planned(shards, settings, monkeypatch):
+    """The plan of a run whose process holds BASE bytes beside its tables, as that of `limits` does."""
+    for name, value in {"FIXED": ("process",), "BYTES_A_NODE": 0, "SLACK": 1 << 62,
+                        "torchs_own": lambda *_: np.zeros(COMM.size)}.items():
+        monkeypatch.setattr(f"hpcgnn.planning.limit.{name}", value)
+    monkeypatch.setattr("hpcgnn.planning.memory.MIN_BYTES", arena.MIN_BYTES)
+    cluster = small_cluster(process_bytes=float(BASE), network=Network(COMM.size), rates={}, disk_write_rate=1e6,
+                            disk_read_rate=2e6)
+    settings = {"dropout": SMALL["dropout"], "eval_every": SMALL["eval_every"], **settings}
+    own = {name: settings.pop(name) for name in ("model", "precision", "hidden", "dropout") if name in settings}
+    choices = Choices([COMM.size], ("vanilla",), **{"hidden": SMALL["hidden"], **own}, settings=settings)
+    return make_plan(str(shards), cluster, choices).predictions[0]
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("recipe", ["sage", "sage, map first", "gcn", "bf16"])
+def test_a_plan_has_the_bytes_of_the_run(shared_path, limits, monkeypatch, recipe):
+    """Within a fifth: a plan takes a rank to sum central rows early by their edges, and a training by their number.
+
+    On one rank all bytes are the same.
+    """
+    for module in ("ops.spans", "planning.memory"):      # small beside a table, as on a graph that needs a limit
+        monkeypatch.setattr(f"hpcgnn.{module}.ROWS_AT_ONCE", 32)
+    shards = write_once(COMM, easy_graph(spec=GRAPH.replace("mean_degree=6", "mean_degree=3")), shared_path / "shards")
+    settings = {**RECIPES[recipe], **limits[0](ROOM)}
+    _, metrics = run(shards, shared_path / "run", settings)
+    found = planned(shards, settings, monkeypatch)
+    cycle = metrics[SMALL["eval_every"]:]      # the first epoch also writes the features
+    written, read = (np.mean([record[f"disk_bytes_{name}"] for record in cycle]) for name in ("spilled", "fetched"))
+    within = 0.0 if COMM.size == 1 else 0.2
+    assert found.limited.written.sum() == pytest.approx(written, rel=within) and written > 0
+    assert found.limited.read.sum() == pytest.approx(read, rel=within) and read > 0
+    assert found.limited.in_memory.max() <= ROOM and found.fits and found.limited.reason is None
+    assert found.limited.seconds == pytest.approx(
+        found.limited.written.sum() / 1e6 + found.limited.read.sum() / 2e6)
+    assert planned(shards, {**settings, **limits[0](1 << 30)}, monkeypatch).limited.written.sum() == 0
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_plan_refuses_in_the_words_of_the_run(shards, shared_path, limits, monkeypatch):
+    settings = {"memory": "1G", "scratch": disk_path()}
+    with pytest.raises(CollectiveError) as refused:
+        run(shards, shared_path / "run", settings)
+    found = planned(shards, settings, monkeypatch)
+    assert found.limited.reason in str(refused.value) and not found.fits
+
+
 @pytest.mark.parallel(1)
 def test_a_model_of_ones_own_has_its_losses(shards, shared_path, limits):
     from torch_geometric.nn import GCNConv, SAGEConv
@@ -168,8 +218,10 @@ def test_settings_that_contradict_the_limit_are_refused():
                            ({"memory": "1G", "device": "cuda"}, "memory 1G can't be used with device cuda")]:
         with pytest.raises(ConfigError, match=text):
             TrainConfig.of(**settings)
-    with pytest.raises(ConfigError, match="hpcgnn plan does not know what memory = 1G costs"):
-        check_settings({"memory": "1G"})
+    for settings in ({"model": "gat"}, {"steps": "4"}, {"store_activations": 4}, {"rematerialize": True}):
+        with pytest.raises(ConfigError, match="does not know which tables memory = 1G keeps on a disk with"):
+            check_settings({"memory": "1G", **settings})
+    check_settings({"memory": "0", "model": "gat"})
 
 
 @pytest.mark.parametrize("text, number", [("0", 0), ("123", 123), ("12G", 12 << 30), ("1.5k", 1536), ("2T", 2 << 40)])
