@@ -13,6 +13,7 @@ The file has no name: it is gone when the process ends, however it ends, and two
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import tempfile
@@ -99,20 +100,22 @@ class ScratchFile:
 
     def write(self, rows: memoryview, offset: int) -> None:
         """Write by blocks; a block leaves the page cache while the next one is on its way to the disk."""
-        for start in range(0, len(rows), BLOCK):
-            done, stop = start, min(start + BLOCK, len(rows))
-            while done < stop:
-                done += os.pwrite(self.number, rows[done:stop], offset + done)
-            LIBC.sync_file_range(self.number, offset + start, BLOCK, WRITE)
-            if start:
-                self._drop(offset + start - BLOCK, BLOCK)
-        self._drop(offset, len(rows))
+        with self._working("written"):
+            for start in range(0, len(rows), BLOCK):
+                done, stop = start, min(start + BLOCK, len(rows))
+                while done < stop:
+                    done += os.pwrite(self.number, rows[done:stop], offset + done)
+                LIBC.sync_file_range(self.number, offset + start, BLOCK, WRITE)
+                if start:
+                    self._drop(offset + start - BLOCK, BLOCK)
+            self._drop(offset, len(rows))
 
     def read(self, rows: memoryview, offset: int) -> None:
         os.posix_fadvise(self.number, offset, len(rows), os.POSIX_FADV_SEQUENTIAL)
         done = 0
-        while done < len(rows):
-            done += os.preadv(self.number, [rows[done:done + BLOCK]], offset + done)
+        with self._working("read"):
+            while done < len(rows):
+                done += os.preadv(self.number, [rows[done:done + BLOCK]], offset + done)
 
     def read_ahead(self, offset: int, num_bytes: int) -> None:
         os.posix_fadvise(self.number, offset, num_bytes, os.POSIX_FADV_WILLNEED)
@@ -130,9 +133,16 @@ class ScratchFile:
 
     def _drop(self, offset: int, num_bytes: int) -> None:
         if LIBC.sync_file_range(self.number, offset, num_bytes, WAIT_BEFORE | WRITE | WAIT_AFTER):
-            raise TrainingError(f"scratch {self.folder} can't be written: the disk reports an error; see the system's "
-                                "log, and name another folder by --set scratch=FOLDER")
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         os.posix_fadvise(self.number, offset, num_bytes, os.POSIX_FADV_DONTNEED)
+
+    @contextmanager
+    def _working(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(f"scratch {self.folder} can't be {done}: the disk reports an error; see the system's "
+                                "log, and name another folder by --set scratch=FOLDER") from error
 
 
 class LimitedArena(Evictions, Arena):

@@ -116,6 +116,18 @@ def test_a_table_whose_rows_are_read_in_any_order_is_in_memory_meanwhile(arena):
     assert arena._start_of(first) in arena._on_disk and (first == 1).all() and (second == 2).all()
 
 
+def test_two_arenas_in_one_folder_do_not_disturb_each_other(folder):
+    arenas = [LimitedArena(0, folder, 64 * CHUNK) for _ in range(2)]      # all tables are made on the disk
+    tables = []
+    for value in range(4):
+        with arenas[value % 2].in_use():
+            tables.append(table(value))
+    assert [on_disk(arena) for arena in arenas] == [2 * TABLE] * 2 and not list(folder.iterdir())
+    del tables[0]
+    arenas[0]._take_returned()
+    assert all((own == value).all() for value, own in enumerate(tables, 1)) and on_disk(arenas[1]) == 2 * TABLE
+
+
 def test_slack_is_left_to_the_process(folder, monkeypatch):
     arena = LimitedArena(BASE + 3 * TABLE, folder, 1024 * CHUNK, slack=TABLE)
     monkeypatch.setattr(limited_arena, "process_bytes", lambda: BASE + arena.num_in_memory)

@@ -21,6 +21,7 @@ from hpcgnn.ops import arena, limited_arena
 from hpcgnn.planning.cluster import Network
 from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.recipe import check_settings
+from hpcgnn.training import trainer
 from hpcgnn.training.job import Job, train
 from hpcgnn.training.recipe import Recipe
 
@@ -210,6 +211,33 @@ def test_a_full_disk_ends_the_run_with_one_sentence(shards, shared_path, limits,
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(hpcgnn.HpcgnnError, match=r"can't take .* more beside .*: No space left on device; free space"):
         run(shards, shared_path / "run", limit(ROOM))
+
+
+@pytest.mark.parallel(1)
+@pytest.mark.parametrize("call, done", [("pwrite", "written"), ("preadv", "read")])
+def test_a_broken_disk_ends_the_run_and_another_folder_resumes_it_exactly(shards, shared_path, limits, monkeypatch,
+                                                                          call, done):
+    """It breaks in the third epoch."""
+    limit, arenas = limits
+    run(shards, shared_path / "whole", {})
+    transfer = getattr(os, call)
+
+    def break_later(number, *rest):
+        if arenas[-1].file.number == number and epochs.count(True) > 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return transfer(number, *rest)
+
+    epochs, train_epoch = [], trainer.train_epoch
+    monkeypatch.setattr(trainer, "train_epoch", lambda *args, **more: (epochs.append(True),
+                                                                       train_epoch(*args, **more))[1])
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, break_later)
+        with pytest.raises(hpcgnn.HpcgnnError, match=f"^scratch .* can't be {done}: the disk reports an error; see the "
+                                                     "system's log, and name another folder by --set scratch=FOLDER$"):
+            run(shards, shared_path / "run", {**limit(ROOM), "checkpoint_every": 1})
+    _, metrics = run(shards, shared_path / "run", limit(ROOM), resume=True)
+    assert len(metrics) == 4
+    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
 
 
 def test_settings_that_contradict_the_limit_are_refused():
