@@ -730,7 +730,7 @@ MUTATIONS = [
     Mutation("training/run_lock.py", "a sign of life is not seen",
              "if _state_of(file) != before:", "if _state_of(file) == ():", RUN_LOCK),
     Mutation("training/run_lock.py", "a run that lost its folder goes on writing",
-             "if holder is not None and holder.token != self._mine.token:", "if holder is None:", RUN_LOCK),
+             "if holder.token != self._mine.token:", "if False:", RUN_LOCK),
     Mutation("training/run_lock.py", "a run removes the lock of its heir",
              "            if self._is_mine():\n                self.file.unlink()", "            self.file.unlink()",
              RUN_LOCK),
