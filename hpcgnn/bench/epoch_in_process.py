@@ -150,10 +150,17 @@ class InProcessEpochs(PartedBenchmark):
         ours = self._train_ours(model, storage)
         self._found[f"{model} {storage}"] = ours
         peers, refusals = self._train_peers(ours, model, storage, False) if self.has_peer else ({}, [])
-        if self.device == "cuda":
-            peers[REPLAYED] = self._train_ours(model, storage, step_graph="on").clock
         faults = [fault for name, peer in peers.items()
                   for fault in unlike(ours.clock.losses[ALIKE], peer.losses[ALIKE], TOLERANCE[storage], name)]
+        if self.device == "cuda":
+            try:
+                replayed = peers[REPLAYED] = self._train_ours(model, storage, step_graph="on").clock
+            except TrainingError as reason:
+                refusals.append(f"{REPLAYED} can't train {ours.case}: {reason}")
+            else:
+                faults += [f"{REPLAYED} does not train the same: losses of phase {phase} differ"
+                           for phase, losses in ours.clock.losses.items()
+                           if unlike(losses, replayed.losses[phase], TOLERANCE[storage], REPLAYED)]
         # A peer that adds thousands of rows in bfloat16 rounds more than our float32 sums: that is no fault.
         said = [] if storage == "fp32" else [f"{self._case(model, storage)}: {fault}" for fault in faults]
         yield from self._rows(ours, model, storage, peers, [*ours.remarks(), *refusals, *said])

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from cuda.conftest import need_compiler
+from cuda.separate_memory import CapturingBackend, separate_memory
 from mpi4py import MPI
 
 from hpcgnn.__main__ import main
@@ -20,7 +22,8 @@ from hpcgnn.bench.peers import pyg_in_process
 from hpcgnn.bench.timing import OURS
 from hpcgnn.cli import bench
 from hpcgnn.errors import ConfigError
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import Making, write_shards
 
 TINY = "drawn:2e3,120"
 
@@ -44,6 +47,21 @@ def test_ours_and_pyg_have_the_same_losses_without_dropout_and_every_precision_i
         for losses in peers:
             np.testing.assert_allclose(losses, ours, rtol=1e-4)
         assert row.details["profile"]["kernels"]
+
+
+def test_replays_on_a_device_have_our_losses_in_every_phase(monkeypatch, tmp_path):
+    need_compiler()
+    write_shards(draw_training_graph(60, 20, "cpu"), np.zeros(20, np.int32), tmp_path, Making(reorder="none"),
+                 Provenance("drawn", "contiguous", 0))
+    for name in ("reset_peak_memory_stats", "ipc_collect"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    with separate_memory(CapturingBackend()) as device:
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+        made = InProcessEpochs(MPI.COMM_WORLD, str(tmp_path), "cuda", ("gcn",), ("fp32", "tf32"), epochs=3, hidden=8)
+        rows = list(made.measure())
+    assert made.failures == [] and len(device.backend.graphs) == 3      # fp32, tf32, and the profile in fp32
+    for row in rows:
+        assert row.details["losses"][OURS] == row.details["losses"]["step graph"]
 
 
 def test_bfloat16_is_a_training_of_its_own_and_a_peer_that_can_not_is_named():
