@@ -21,7 +21,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -422,8 +422,11 @@ class CupyBackend:
             try:
                 for action in actions:
                     action()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):      # it would say only that something failed before
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         computing.wait_stream(aside)
         return graph.replay
 
