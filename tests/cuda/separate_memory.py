@@ -343,7 +343,7 @@ class CapturingBackend(EmulatedBackend):
 
     def captured(self, actions):
         before = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in gc.get_objects()
-                  if isinstance(one, SeparateTensor)}
+                  if issubclass(type(one), SeparateTensor)}
         kept = [(storage, storage.clone()) for storage in before.values()]
         _device.graph = _device.streams.capture = CapturedGraph()
         try:
