@@ -51,14 +51,21 @@ hpcgnn_extras() {
     } | sed '/^$/d' | LC_ALL=C sort -u
 }
 
-# The SIMD levels that kernels are compiled for.
-hpcgnn_levels() {
-    local flags best=portable stamped
-    if [[ -n ${HPCGNN_LEVELS:-} ]]; then printf '%s\n' "$HPCGNN_LEVELS"; return; fi
+# The highest SIMD level of kernels that this processor has.
+hpcgnn_best_level() {
+    local flags best=portable
     flags=" $(sed -n '/^flags/{s/^flags[^:]*: *//p;q}' /proc/cpuinfo 2>/dev/null || :) "
     [[ $flags != *" avx2 "* || $flags != *" fma "* || $flags != *" f16c "* ]] || best=avx2
     [[ $flags != *" avx512f "* || $flags != *" avx512bw "* || $flags != *" avx512dq "* || $flags != *" avx512vl "* ]] ||
         best=avx512
+    printf '%s\n' "$best"
+}
+
+# The SIMD levels that kernels are compiled for.
+hpcgnn_levels() {
+    local best stamped
+    if [[ -n ${HPCGNN_LEVELS:-} ]]; then printf '%s\n' "$HPCGNN_LEVELS"; return; fi
+    best=$(hpcgnn_best_level)
     stamped=$(sed -n 's/^levels //p' "$HPCGNN_VENV/hpcgnn.stamp" 2>/dev/null) || :
     if [[ $best == portable || ${stamped:-$best} != "$best" || $(hpcgnn_extras) =~ (^|$'\n')test($|$'\n') ]]; then
         best=all

@@ -3,7 +3,8 @@
 #   jobs/sanitize.sh python -m pytest -q tests/ops
 #   jobs/sanitize.sh                                  only builds
 # It runs in build/sanitized, a copy of the checkout, whose kernels are built again where ext/ has changed.
-# HPCGNN_SANITIZED=1 takes the copy as it is. HPCGNN_SIMD=portable|avx2|avx512 forces a variant of the kernels, as everywhere.
+# HPCGNN_SANITIZED=1 takes the copy as it is. HPCGNN_SIMD=portable|avx2|avx512 forces a variant of the kernels, as everywhere;
+# it has those that this processor can run.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
@@ -12,11 +13,20 @@ HPCGNN_EXTRAS=${HPCGNN_EXTRAS:-report},test
 source "$here/env.sh"
 copy=$HPCGNN_ROOT/build/sanitized
 read -ra compiler <<<"${CC:-gcc}"
+case $(hpcgnn_best_level) in
+    avx512) levels=all ;;
+    avx2) levels=portable,avx2 ;;
+    *) levels=portable ;;
+esac
 
 # Times are kept, so that only kernels are built again whose sources have changed; what was removed goes from the copy.
 copy_sources() {
     mkdir -p "$copy/kernels"
-    cmp -s "$HPCGNN_ROOT/setup.py" "$copy/setup.py" || rm -rf "$copy/build"
+    if ! cmp -s "$HPCGNN_ROOT/setup.py" "$copy/setup.py" || [[ $(cat "$copy/levels" 2>/dev/null) != "$levels" ]]; then
+        rm -rf "$copy/build"
+        find "$copy" -name '*.so' -delete
+    fi
+    printf '%s\n' "$levels" >"$copy/levels"
     find "$copy" -path "$copy/hpcgnn/_ext/*.so" -exec mv -t "$copy/kernels" {} +
     rm -rf "$copy"/{ext,hpcgnn,jobs,tests,examples,docs,data}
     tar -C "$HPCGNN_ROOT" --exclude='*.so' --exclude='__pycache__' --exclude='data/benchmarks' --exclude='data/shards' \
@@ -29,7 +39,7 @@ copy_sources() {
 build_kernels() {
     local started=$SECONDS
     copy_sources
-    (cd "$copy" && HPCGNN_SANITIZE=1 HPCGNN_LEVELS=all CFLAGS='' python setup.py -q build_ext --inplace >"$copy/build.log" 2>&1) || {
+    (cd "$copy" && HPCGNN_SANITIZE=1 HPCGNN_LEVELS=$levels CFLAGS='' python setup.py -q build_ext --inplace >"$copy/build.log" 2>&1) || {
         tail -n 30 "$copy/build.log" >&2
         hpcgnn_fail "the kernels can't be built with sanitizers; the whole log is in $copy/build.log"
         return 1

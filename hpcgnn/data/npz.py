@@ -1,5 +1,7 @@
 """`npz:FILE`: one archive with a graph, features, labels and masks, or a matrix of scipy.sparse.save_npz.
 
+A graph is CSR, or has the arrays of a graph of PyTorch Geometric: edge_index, x, y.
+
 Labels and features of a SciPy matrix are in separate files, and `rows=` must say whether rows are sources or
 destinations. docs/own-data.md has the layout. Archives are read without pickle.
 """
@@ -21,6 +23,7 @@ from hpcgnn.data.given import GivenGraph, finish_dataset
 from hpcgnn.data.node_files import read_node_file
 from hpcgnn.data.objects import graph_of_matrix
 from hpcgnn.data.options import NOTHING, SourceOptions, split_path
+from hpcgnn.data.pyg import graph_of_data
 from hpcgnn.data.relations import read_relation_names
 from hpcgnn.data.tables import ROWS, Choices
 from hpcgnn.data.typed import graph_of_archive, is_typed_archive
@@ -70,6 +73,7 @@ WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
 FEATURES = ("features", "feat_indptr", "feat_indices", "feat_data")
 SETTINGS = ("label", "weight", "relation", "edge_features", "split", "ignore")     # for an archive of arrays
 LINKS = ("val_links", "test_links")
+EDGES, PYG_FEATURES, PYG_LABELS = "edge_index", "x", "y"
 RELATION_NAMES = "relation_names"
 
 
@@ -86,14 +90,31 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
                 raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {unknown}= has no effect; "
                                    "leave it out")
             choices = Choices.of(settings)
+            if EDGES in archive and "indptr" not in archive:
+                return finish_dataset(_of_edge_index(archive, path.stem, choices, options), options)
             given = (graph_of_archive(archive, choices, path.stem, options.feature_kind != "structural")
                      if is_typed_archive(archive) else _given(archive, path, choices, options))
         return finish_dataset(given, options)
 
 
+def _of_edge_index(archive: Archive, name: str, choices: Choices, options: SourceOptions) -> GivenGraph:
+    # Features and labels have PyG's names, or else those of an archive of rows.
+    held = {key: archive.read(key) for key in archive.names}
+    if options.feature_kind == "structural":
+        choices = replace(choices, features=False)
+    elif PYG_FEATURES not in held and FEATURES[0] in held:
+        choices = replace(choices, features=FEATURES[0])
+    if choices.labels is None and PYG_LABELS not in held and "labels" in held:
+        choices = replace(choices, labels="labels")
+    return graph_of_data(held, choices, name)
+
+
 def _given(archive: Archive, path: Path, choices: Choices, options: SourceOptions) -> GivenGraph:
     name = path.stem
     # Row v lists the sources of the edges into v.
+    if "indptr" not in archive:
+        raise DatasetError(f"{path} has neither indptr with indices nor edge_index, so it holds no graph; it has "
+                           f"{', '.join(archive.names) or 'no array'}")
     indptr, source = archive.integers("indptr"), archive.integer_rows("indices")
     target, num_nodes = RowsOfEntries(indptr, len(source), name), len(indptr) - 1
     targets = _one_of(archive, TARGETS)

@@ -43,6 +43,31 @@ def test_a_dense_archive_comes_back_whole(arrays, load, small_graph, arcs_of, sp
     assert split_of(dataset) == [sorted(ids) for ids in small_graph.split]
 
 
+@pytest.mark.parametrize("names", [("x", "y"), ("features", "labels")])
+def test_an_archive_with_an_edge_index_is_the_same_graph(arrays, load, small_graph, arcs_of, split_of, names):
+    features, labels = names
+    masks = {key: array for key, array in arrays.items() if key.endswith("_mask")}
+    dataset = load({"edge_index": np.stack([small_graph.source, small_graph.target]), features: small_graph.features,
+                    labels: small_graph.labels, **masks})
+    assert arcs_of(dataset) == small_graph.arcs()
+    np.testing.assert_array_equal(dataset.features, small_graph.features)
+    np.testing.assert_array_equal(dataset.labels, small_graph.labels)
+    assert split_of(dataset) == [sorted(ids) for ids in small_graph.split]
+
+
+def test_an_archive_with_an_edge_index_takes_the_labels_that_are_named(arrays, load, small_graph, tmp_path):
+    edges = np.stack([small_graph.source, small_graph.target])
+    np.savez(tmp_path / "other.npz", edge_index=edges, x=small_graph.features, y=np.zeros(30, int),
+             kind=small_graph.labels)
+    dataset = load_source(f"npz:{tmp_path}/other.npz,label=kind", SourceOptions())
+    np.testing.assert_array_equal(dataset.labels, small_graph.labels)
+
+
+def test_an_archive_without_a_graph_is_refused(load, small_graph):
+    with pytest.raises(DatasetError, match="neither indptr with indices nor edge_index.* it has x, y"):
+        load({"x": small_graph.features, "y": small_graph.labels})
+
+
 def test_changing_mapped_features_leaves_the_file_as_it_was(arrays, load, tmp_path):
     load(arrays, SourceOptions(normalize_features="standard"), compressed=False)
     with np.load(tmp_path / "tiny.npz") as file:
