@@ -64,7 +64,7 @@ def test_an_archive_with_an_edge_index_takes_the_labels_that_are_named(arrays, l
 
 
 def test_an_archive_without_a_graph_is_refused(load, small_graph):
-    with pytest.raises(DatasetError, match="neither indptr with indices nor edge_index.* it has x, y"):
+    with pytest.raises(DatasetError, match=r"neither indptr with indices nor edge_index.* it has x, y"):
         load({"x": small_graph.features, "y": small_graph.labels})
 
 
