@@ -290,8 +290,17 @@ def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | Non
 def _read_texts(table: TextTable, kinds: list[str | None]) -> tuple[Ids, Ids, np.ndarray | None]:
     found, first = read_columns(table, kinds), table.num_unnamed
     _check_index(found[:first], table.path)
+    if (sign := _sign_between(found[first + 1])) is not None:
+        raise DatasetError(f"{table.path} has {sign!r} in its second column, in every row; expected the target node: "
+                           f"write the two nodes of an edge without {sign!r} between them")
     source, target = _as_one_kind(*found[first:first + 2], table.path)
     return source, target, _as_weights(found[first + 2], table.path, "third") if NUMBER in kinds else None
+
+
+def _sign_between(column: Ids) -> str | None:
+    # `->` of rows such as `0 -> 1`; no id, since all rows have the same, without a letter or a digit.
+    texts = column.unique() if isinstance(column, pa.Array) else []
+    return texts[0].as_py() if len(texts) == 1 and not re.search(r"\w", texts[0].as_py() or "a") else None
 
 
 def _as_one_kind(source: Ids, target: Ids, path: Path) -> tuple[Ids, Ids]:

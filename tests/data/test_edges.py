@@ -87,6 +87,13 @@ def test_malformed_files_are_refused(files, file, text, match):
         load(files, "web.tsv")
 
 
+def test_a_sign_between_two_nodes_is_no_node(tmp_path):
+    path = tmp_path / "drawn.txt"
+    path.write_text("0 -> 1\n1 -> 2\n")
+    with pytest.raises(DatasetError, match="has '->' in its second column, in every row"):
+        load_source(f"edges:{path}", SourceOptions(feature_kind="structural"))
+
+
 def test_an_array_of_one_number_is_refused(files):
     np.save(files / "features.npy", np.array(1.0))
     with pytest.raises(DatasetError, match=r"features\.npy holds float64 of shape \(\)"):
