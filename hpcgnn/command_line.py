@@ -82,10 +82,10 @@ def cli() -> None:
     """Distributed full-graph training of graph neural networks with bit-packed messages."""
 
 
-def run(words: list[str]) -> int | str | None:
+def run(words: list[str], command: click.Command = cli, name: str = "hpcgnn") -> int | str | None:
     """Run one command line to its end, say in one sentence why it failed, and return the exit status."""
     try:
-        status = cli.main(words, prog_name="hpcgnn", standalone_mode=False) or 0
+        status = command.main(words, prog_name=name, standalone_mode=False) or 0
         sys.stdout.flush()
     except SystemExit as stop:
         return stop.code

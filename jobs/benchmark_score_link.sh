@@ -56,7 +56,8 @@ for rate in "${rates[@]}"; do
         echo "hpcgnn ${ours[number]}" >"$out/$rate/ours-$number/name.txt"
     done
     for fanout in "${fanouts[@]}"; do
-        on_both_hosts env LD_PRELOAD="$preload" python -m hpcgnn.bench.peers.dgl_remote_sampler "$out/graph.npz" \
+        on_both_hosts env LD_PRELOAD="$preload" PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" \
+            python -m measurements.race.dgl_remote_sampler "$out/graph.npz" \
             "$(python "$here/score_link.py" settings "$fanout" "${HPCGNN_BENCHMARK_BATCH:-512}" \
                 "${HPCGNN_BENCHMARK_EPOCHS:-6}" "$dropout")" "$out/owner.npy" >"$out/$rate/dgl-$fanout.json"
     done

@@ -91,7 +91,9 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
     """
     is_real = device == "cuda"
     python = [sys.executable]
-    bench = [*python, "-m", "hpcgnn"] if is_real else [*python, str(ROOT / "tests/small_benchmarks.py")]
+    train = [*python, "-m", "hpcgnn"]
+    bench = [*(train if is_real else [*python, str(ROOT / "tests/small_benchmarks.py")]), "bench"]
+    whole, race = [*train, "bench"], [*python, str(ROOT / "jobs/measurements/race/time_to_score.py")]
     graphs = {name: str(kit / "graphs" / f"{name}.npz") for name in GRAPHS}
     arxiv, drawn = work / "shards/arxiv", work / "shards/drawn"
     size = DRAWN if is_real else "2e4,1000"
@@ -100,7 +102,7 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
 
     def benchmark(name: str, seconds: float, *arguments: object, program: list[str] | None = None) -> Step:
         out = work / "steps" / name.replace(" ", "-")
-        return Step(name, seconds, [*(program or bench), "bench", *map(str, arguments), "--out", str(out)],
+        return Step(name, seconds, [*(program or bench), *map(str, arguments), "--out", str(out)],
                     {"PYTHONUNBUFFERED": "1"}, {str(arxiv): graphs["ogbn_arxiv_nofeat"], str(drawn): f"drawn:{size}"})
 
     pytest = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -113,7 +115,6 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
     left_out = [f"--ignore=tests/cuda/test_{name}.py" for name in ("compile", "emulation", "planted_faults")]
     of_kernels = ["tests/cuda", *left_out] if is_real else ["tests/cuda/test_dense.py"]
     of_training = ["tests/training/test_gpu.py", *(["tests/lowbit/inference/test_device.py"] if is_real else [])]
-    train = [*python, "-m", "hpcgnn"]
     few = [] if is_real else ["--model", "gcn", "--bits", "2", "--threads", "1"]
     small = [] if is_real else ["--hidden", "16", "--epochs", "3"]
     rounds = [
@@ -125,24 +126,24 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
          Step("drawn shards", 80, [*python, str(ROOT / "jobs/gpu_check.py"), "draw", device, str(drawn),
                                    *size.split(",")])],
         [benchmark("epochs on arxiv", 130, "epoch", arxiv, *epoch_where, "--peer", "pyg-compiled", "--model",
-                   "sage,gcn,gat", "--precision", "fp32,tf32,bf16", *small, program=train)],
+                   "sage,gcn,gat", "--precision", "fp32,tf32,bf16", *small, program=whole)],
         [Step("host profile", 45, [*python, str(ROOT / "jobs/gpu_check.py"), "profile", device, str(arxiv),
                                    str(work / "profiled")])],
         [benchmark("epochs on a drawn graph", 150, "epoch", drawn, *epoch_where, "--peer",
                    "pyg-compiled" if is_real else "pyg-in-process", "--model", "sage,gcn,gat", "--precision",
-                   "fp32,tf32,bf16", *(["--epochs", "5"] if is_real else small), program=train)],
-        [benchmark("time to score", 55, "time-to-score", arxiv, *where, "--steps", "1,auto", "--lr", "0.01",
-                   "--epochs", "100" if is_real else "3", "--set", "seconds=20", program=train)],
+                   "fp32,tf32,bf16", *(["--epochs", "5"] if is_real else small), program=whole)],
+        [benchmark("time to score", 55, arxiv, *where, "--steps", "1,auto", "--lr", "0.01", "--epochs",
+                   "100" if is_real else "3", "--set", "seconds=20", program=race)],
         [benchmark("two ranks", 60, "epoch", graphs["ogbn_arxiv_nofeat"] if is_real else "drawn:2e4,1000",
-                   *epoch_where, "--model", "sage,gcn", "--ranks", "2", *small, program=train)],
+                   *epoch_where, "--model", "sage,gcn", "--ranks", "2", *small, program=whole)],
         [benchmark("kernels", 50, *where, "kernels", *(["--peer", "torch"] if is_real else ["--threads", "1"]),
                    "--widths", "64,256" if is_real else "8", "--precision", "fp32,bf16",
                    *([graphs["ogbn_arxiv_nofeat"], "drawn:60e6"] if is_real else ["drawn:2e4"]), "--repeat", "7")],
         [benchmark("products of bits", 25, *where, "bits", "--repeat", "7")],
         [benchmark("inference", 40, *where, "inference", graphs["pubmed"], "--peer", "torch", "--clusters", "0",
-                   "--repeat", "5", *few, program=train)],
+                   "--repeat", "5", *few, program=whole)],
         [benchmark("inference in batches", 30, *where, "inference", graphs["pubmed"], "--peer", "torch",
-                   "--repeat", "5", *few, *([] if is_real else ["--clusters", "64"]), program=train)],
+                   "--repeat", "5", *few, *([] if is_real else ["--clusters", "64"]), program=whole)],
         [Step("tests on two ranks", 45, [os.environ.get("MPIRUN", "mpirun"), "-n", "2", *python, "-m", "pytest", "-q",
                                          "-p", "no:cacheprovider", "-m", "parallel[2]", "tests/training/test_gpu.py",
                                          "-k", "exchanges or half"])],

@@ -20,9 +20,9 @@ WANTED: list[Path] = []      # the file of tests that is read now, where files a
 CONFTESTS: dict[Path, object] = {}      # of folders that are not collected yet
 # Files of few tests that take long, the longest first, so that no process is busy with one while the others have ended.
 LONGEST = ("faults/test_process_faults.py", "test_docs.py", "cuda/test_compile.py", "lowbit/inference/test_device.py",
-           "cli/test_without_avx512.py", "cli/test_bench.py", "test_watchdog.py", "bench/test_peer_processes.py",
+           "cli/test_without_avx512.py", "cli/test_bench.py", "test_watchdog.py", "jobs/race/test_peer_processes.py",
            "library/test_preprocess.py", "cli/test_preprocess.py", "shards/test_folder.py", "library/test_program.py",
-           "bench/test_time_to_score.py", "bench/test_epoch_in_process.py", "bench/test_accelerator.py",
+           "jobs/race/test_time_to_score.py", "bench/test_epoch_in_process.py", "bench/test_accelerator.py",
            "faults/test_method_faults.py", "faults/test_preprocess_faults.py", "jobs/test_installation.py")
 
 

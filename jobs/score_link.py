@@ -11,11 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from measurements.race.contestants import PeerSettings
+from measurements.race.curve import Point, Training
+from measurements.race.runs import points_of, read_records
 
 from hpcgnn.bench.epoch_work import export_arrays
-from hpcgnn.bench.race.contestants import PeerSettings
-from hpcgnn.bench.race.curve import Point, Training
-from hpcgnn.bench.race.runs import points_of, read_records
 from hpcgnn.shards.reader import read_graph_info, read_owner
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from measurements.race.score_loop import drive
 from torch import nn
 
-from hpcgnn.bench.peers.score_loop import drive
 from hpcgnn.errors import ConfigError
 
 FAILING_RATE = 0.5      # with which the last process fails, while the others wait for it

@@ -273,7 +273,6 @@ def test_an_unknown_command_names_the_one_that_was_probably_meant(capsys, name, 
     (["infer", "m", "s", "--row-bits", "6"], "--row-bits is no flag; write --bits WEIGHTS,ROWS"),
     (["infer", "m", "s", "--between-clusters"], "--between-clusters is no flag; write --set between_clusters=true"),
     (["plan", "s", "--sample", "0.5"], "--sample is no flag; write --set sample=SHARE"),
-    (["bench", "time-to-score", "g.npz", "--seeds=3"], "--seeds is no flag; write --repeat SEEDS"),
     (["train", "s", "--store-activations", "4"], "--store-activations is no flag; write --set store_activations=VALUE"),
 ])
 def test_what_was_a_flag_says_what_to_write_now(capsys, words, hint):
@@ -282,8 +281,7 @@ def test_what_was_a_flag_says_what_to_write_now(capsys, words, hint):
 
 
 def test_every_former_flag_is_none_of_its_command():
-    commands = {word: cli.get_command(click.Context(cli), word) for word in ("infer", "quantize", "plan", "bench")}
-    commands["time-to-score"] = commands["bench"].commands["time-to-score"]
+    commands = {word: cli.get_command(click.Context(cli), word) for word in ("infer", "quantize", "plan")}
     for command, flag in FORMER_FLAGS:
         assert flag not in {word for option in commands[command].params for word in option.opts}
 

@@ -23,7 +23,6 @@ from fork_server import served
 from parallel_run import clean_environment, is_open_mpi, launcher
 from test_examples import made_list
 
-from hpcgnn.cli.bench import OF_RACE
 from hpcgnn.cli.infer import SETTINGS
 from hpcgnn.cli.predict import CHOICES, CORRECTIONS
 from hpcgnn.command_line import COMMANDS, cli
@@ -140,8 +139,8 @@ def complaint_about(shown: Shown) -> str | None:
         known |= {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
     assigned = [after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "--set"]
-    own = {"predict": {**CORRECTIONS, **CHOICES}, "plan": (*COUNTED, *WITHOUT_COST, "sample"), "infer": SETTINGS,
-           "bench": OF_RACE}.get(next(iter(shown.words), ""))
+    own = {"predict": {**CORRECTIONS, **CHOICES}, "plan": (*COUNTED, *WITHOUT_COST, "sample"), "infer": SETTINGS
+           }.get(next(iter(shown.words), ""))
     settings = own or {setting.name for setting in known_settings()} | {"NAME", "few_bits"}
     unknown += [f"--set {name}" for name in assigned if name not in settings]
     return f"{' '.join(shown.words)}: unknown {unknown}" if unknown else None

@@ -12,7 +12,6 @@ import click
 
 from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
-from hpcgnn.cli.grouped import parse_set
 from hpcgnn.cli.measurement import (
     Shared,
     SharedOptionsGroup,
@@ -24,17 +23,12 @@ from hpcgnn.cli.measurement import (
     parse_list,
     prepare_output,
 )
-from hpcgnn.data.options import NORMALIZATIONS
 from hpcgnn.errors import ConfigError
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
 IN_PROCESS = ("pyg", "pyg-in-process", "pyg-compiled")     # peers that can train with ours in one process
-OF_RACE: dict[str, click.ParamType] = {
-    "seconds": click.FloatRange(min=0, min_open=True), "stop_at_target": click.BOOL, "batch": click.STRING,
-    "normalize": click.Choice(NORMALIZATIONS)}
-RACE_DEFAULTS = {"batch": "1024", "seconds": 600.0, "stop_at_target": False, "normalize": "auto"}
-ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # benchmarks that also run on a GPU
+ON_DEVICE = ("bits", "epoch", "inference", "kernels")     # benchmarks that also run on a GPU
 
 
 @click.group("bench", cls=SharedOptionsGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,9 +52,9 @@ def command(ctx: click.Context, repeat: int | None, threads: int | None, out: Pa
     ctx.obj = Shared(repeat, threads, out, device)
 
 
-def _peer_option(peers: tuple[str, ...], more: str = ""):
+def _peer_option(peers: tuple[str, ...]):
     return click.option("--peer", default="", metavar="LIST",
-                        help=f"Libraries to compare with, of {', '.join(peers)}{more}. [default: none]")
+                        help=f"Libraries to compare with, of {', '.join(peers)}. [default: none]")
 
 
 _graphs_argument = click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
@@ -166,52 +160,6 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
         finish("epoch", machine, benchmark, shared, benchmark.failures)
 
     run_parallel(measure)
-
-
-@command.command("time-to-score")
-@click.argument("graph")
-@click.option("--target", default="0.95,0.98,1.0", show_default=True,
-              help="Scores to reach: shares of the best validation score of full-graph training, or percentages, as in "
-                   "62%,64%.")
-@click.option("--model", default="sage", show_default=True, metavar="LIST",
-              help="Models to train: sage, gcn, gat, pyg-sage (PyTorch Geometric's own); without peers, any other.")
-@click.option("--method", default="vanilla", show_default=True, metavar="LIST",
-              help="hpcgnn's methods, each METHOD or METHOD:BITS.")
-@click.option("--steps", default="1", show_default=True, metavar="LIST",
-              help="hpcgnn's steps per epoch: numbers and auto. Full-graph training with 1 also takes part if it sets "
-                   "the --target.")
-@click.option("--precision", default="fp32", show_default=True,
-              help="Precision of hpcgnn's rows and products: fp32, bf16 or fp16; peers train in fp32.")
-@click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True,
-              help="hpcgnn trains in one process with --threads threads, or on this many ranks with one thread each.")
-@_peer_option(("dgl", "pyg"), ", or one kind of their batches, as in dgl-labor; each may be PEER:PROCESSES, else it "
-                              "tries 1 process and --threads of them")
-@click.option("--lr", default="0.003,0.01", show_default=True, help="Learning rates that all contestants try.")
-@click.option("--dropout", default="0.5:0,0.2:0", show_default=True, metavar="LIST",
-              help="Dropout rates that all contestants try, RATE or RATE:INPUT. INPUT is the rate of the input rows.")
-@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Most epochs of a training.")
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE",
-              help="batch: list of training nodes per step (1024); every peer tries each, and divides it among its "
-                   "processes. seconds: most seconds of a training, without its evaluations (600). stop_at_target=true "
-                   "ends a training when it reaches the highest target, and a trial when it can't be the first there; "
-                   "full-graph training that sets the targets goes on to its limit. normalize: normalization of "
-                   "features, as preprocess's --normalize-features.")
-@click.pass_obj
-def time_to_score(shared: Shared, graph: str, assignments: tuple[str, ...], **flags: Any) -> None:
-    """Train on GRAPH until a validation score is reached, with hpcgnn and with peers that train on batches.
-
-    GRAPH is an .npz archive, a folder of shards, drawn:EDGES, or another SOURCE of preprocess. With --device cuda
-    hpcgnn trains on a GPU, and peers can't take part. --repeat is the number of seeds (1) of the trials that are first
-    at a target, and their medians are reported; trials are compared on the first seed.
-    """
-    from hpcgnn.bench.race.result import RaceResult
-    from hpcgnn.cli.race import make_race
-
-    threads = shared.threads or environment.available_cores()
-    flags |= {"seeds": shared.repeat or 1, **RACE_DEFAULTS, **parse_set(assignments, OF_RACE)}
-    benchmark = make_race(graph, flags, threads, shared.steps.begin, shared.device)
-    prepare_output(shared.out)
-    finish("time-to-score", announce("time-to-score", threads), benchmark, shared, benchmark.failures, RaceResult)
 
 
 @command.command("ranks")

@@ -138,9 +138,6 @@ FORMER_FLAGS = {
     ("infer", "--pack-features"): "--set pack_features=true",
     ("plan", "--sample"): "--set sample=SHARE", ("plan", "--dropout"): "--set dropout=P",
     ("plan", "--norm"): "--set norm=WAY",
-    ("time-to-score", "--seeds"): "--repeat SEEDS", ("time-to-score", "--normalize"): "--set normalize=WAY",
-    ("time-to-score", "--seconds"): "--set seconds=MOST", ("time-to-score", "--batch"): "--set batch=LIST",
-    ("time-to-score", "--stop-at-target"): "--set stop_at_target=true",
 }
 
 

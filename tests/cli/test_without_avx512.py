@@ -166,8 +166,6 @@ BENCHES = {
     "ranks": (("--ranks", 64, "--neighbors", 3, "--repeat", 1),
               dict.fromkeys(("plan", "agreement", "links", "layouts", "posting", "posting at once", "exchange",
                              "solver", "solver, a budget"), 1)),
-    "time-to-score": (("synthetic:nodes=300,mean_degree=6,classes=3,features=8", "--epochs", 2, "--lr", "0.01",
-                       "--threads", 1), {"synthetic sage 3 x 256": 1}),
 }
 
 

@@ -1,4 +1,4 @@
-"""Driver of `hpcgnn bench epoch`: DGL's GraphConv and SAGEConv on the whole graph; GATConv for drivers of batches."""
+"""Driver of `hpcgnn bench epoch`: DGL's GraphConv and SAGEConv on the whole graph; GATConv for the race of jobs/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpcgnn bench time-to-score`: targets, the trial that is shown, and the command from end to end."""
+"""jobs/measurements/race/time_to_score.py: targets, the trial that is shown, and the command from end to end."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ import pytest
 from fork_server import served
 from parallel_run import clean_environment
 
-from hpcgnn.__main__ import main
-from hpcgnn.bench.race import benchmark
-from hpcgnn.bench.race.benchmark import REFERENCE, Graph, RaceBenchmark, Trials
-from hpcgnn.bench.race.contestants import Ours, Peer, RaceSettings
-from hpcgnn.bench.race.curve import Point, Settings, Training, Trial
-from hpcgnn.bench.race.result import RaceResult
-from hpcgnn.cli.race import check_batches
+from hpcgnn.command_line import run
 from hpcgnn.errors import ConfigError, TrainingError
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "jobs"))
+
+from measurements.race import benchmark, time_to_score
+from measurements.race.benchmark import REFERENCE, Graph, RaceBenchmark, Trials
+from measurements.race.contestants import Ours, Peer, RaceSettings
+from measurements.race.curve import Point, Settings, Training, Trial
+from measurements.race.result import RaceResult
 
 MACHINE = {"load_average": [0.0], "processor": "a processor", "threads": 1, "cores": 2, "simd": "avx2",
            "allocator": "glibc", "versions": {"hpcgnn": "0"}, "commit": ""}
 DROPOUT = ((0.5, 0.0),)
+SCRIPT = Path(time_to_score.__file__)
 SMALL = "synthetic:nodes=300,mean_degree=6,classes=3,features=8"
 
 
@@ -191,7 +194,7 @@ def test_a_table_of_three_targets_has_120_columns():
 # The command
 
 def run_command(*arguments):
-    return subprocess.run(served(["-m", "hpcgnn", "bench", "time-to-score", *arguments]),
+    return subprocess.run(served([SCRIPT, *arguments]),
                           capture_output=True, text=True, env=clean_environment())
 
 
@@ -234,10 +237,10 @@ def test_peers_train_on_the_same_graph(package, contestants, tmp_path):
 
 
 def test_a_batch_that_processes_can_not_divide_is_refused():
-    check_batches((8, 64), {"dgl": (1, 8), "pyg": (2,)})
-    check_batches((1,), {})
+    time_to_score.check_batches((8, 64), {"dgl": (1, 8), "pyg": (2,)})
+    time_to_score.check_batches((1,), {})
     with pytest.raises(ConfigError, match="batch has 4, which 8 processes of a peer can't divide; ask for larger"):
-        check_batches((64, 4), {"dgl": (1, 8)})
+        time_to_score.check_batches((64, 4), {"dgl": (1, 8)})
 
 
 @pytest.mark.parametrize("arguments, status, complaint", [
@@ -255,9 +258,7 @@ def test_a_batch_that_processes_can_not_divide_is_refused():
     ([SMALL, "--set", "seconds=0"], 2, "--set seconds: 0.0 is not in the range x>0"),
 ])
 def test_what_can_not_be_raced_is_refused_before_anything_trains(arguments, status, complaint, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "time-to-score", *arguments])
-    assert stop.value.code == status
+    assert run(arguments, time_to_score.command) == status
     assert complaint in capsys.readouterr().err
 
 
@@ -278,7 +279,7 @@ def words_of(process: int) -> list[bytes]:
 
 @pytest.mark.long
 def test_a_benchmark_that_is_ended_ends_its_training(tmp_path):
-    command = [sys.executable, "-m", "hpcgnn", "bench", "time-to-score", SMALL, "--epochs", "1000000"]
+    command = [sys.executable, SCRIPT, SMALL, "--epochs", "1000000"]
     with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as bench:
         begun, deadline = [], time.monotonic() + 60
         while not begun and time.monotonic() < deadline:

@@ -10,17 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import stand_in_peer
 import torch
 
 from hpcgnn.bench.environment import thread_environment
-from hpcgnn.bench.peers import score_loop
-from hpcgnn.bench.peers.score_loop import PeerGraph
-from hpcgnn.bench.peers.together import join
-from hpcgnn.bench.race.contestants import Peer, PeerSettings, RaceSettings
-from hpcgnn.bench.race.curve import Settings
-from hpcgnn.bench.race.runs import run_beside, train_peer
 from hpcgnn.errors import TrainingError
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "jobs"))
+
+import stand_in_peer
+from measurements.race import score_loop
+from measurements.race.contestants import Peer, PeerSettings, RaceSettings
+from measurements.race.curve import Settings
+from measurements.race.runs import run_beside, train_peer
+from measurements.race.score_loop import PeerGraph
+from measurements.race.together import join
 
 NUM_NODES, NUM_WEIGHTS = 400, 4 * 16 + 16 + 2 * 16 + 16 * 2 + 2
 RACE = RaceSettings("sage", 6, 60.0, layers=2, hidden=16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ import torch.distributed as dist
 from fork_server import served
 from parallel_run import clean_environment
 
-from hpcgnn.bench.peers.together import Alone, Remote, Together
+sys.path.insert(0, str(Path(__file__).parents[3] / "jobs"))
+
+from measurements.race.together import Alone, Remote, Together
 
 OWNER = torch.tensor([0, 1, 1, 0, 2, 1, 0, 2])
 ROWS = torch.arange(24.0).view(8, 3)
 ASKED = [[1, 0, 4, 5], [6, 2, 3], [7]]      # by each process
 REMOTE = [3, 2, 0]                          # of these, rows of others
-PROGRAM = "import sys; from bench.test_together import work; work(int(sys.argv[1]), sys.argv[2])"
+PROGRAM = "import sys; from jobs.race.test_together import work; work(int(sys.argv[1]), sys.argv[2])"
 
 
 def work(rank: int, store: str) -> None:
@@ -38,7 +41,7 @@ def work(rank: int, store: str) -> None:
 
 def test_processes_fetch_the_rows_of_others_and_count_what_they_send(tmp_path):
     processes = [subprocess.Popen(served(["-c", PROGRAM, rank, tmp_path / "store"]), stdout=subprocess.PIPE,
-                                  cwd=Path(__file__).parents[1], env=clean_environment()) for rank in range(3)]
+                                  cwd=Path(__file__).parents[2], env=clean_environment()) for rank in range(3)]
     found = [json.loads(process.communicate(timeout=100)[0]) for process in processes]
     counts, ids, rows, gradients = 6 * 8, sum(REMOTE) * 4, sum(REMOTE) * 3 * 4, 3 * (4 * 8 // 3)
     for rank, (fetched, fetched_bytes, gradient, longest, sent, share, answer) in enumerate(found):

@@ -1,4 +1,4 @@
-"""Driver of `hpcgnn bench time-to-score`: batches of PyTorch Geometric's ClusterLoader."""
+"""Driver of the race: batches of PyTorch Geometric's ClusterLoader."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.sparse
 import torch
+from measurements.race.contestants import PeerSettings
+from measurements.race.pyg_batches import edge_index_of, make_convolution, make_graph
+from measurements.race.score_loop import BlockStack, Losses, PeerGraph, drive, mean_loss
+from measurements.race.together import Alone
 from torch.utils.data import SubsetRandomSampler
 from torch_geometric.data import Data
 from torch_geometric.loader import ClusterData, ClusterLoader
 
-from hpcgnn.bench.peers.pyg_batches import edge_index_of, make_convolution, make_graph
-from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive, mean_loss
-from hpcgnn.bench.peers.together import Alone
-from hpcgnn.bench.race.contestants import PeerSettings
 from hpcgnn.partition.order import cluster_rows
 
 ROWS_A_CLUSTER = 100

@@ -1,4 +1,4 @@
-"""The output of `hpcgnn bench time-to-score`: a table with one row per contestant (`ScoreRow`), and the curves."""
+"""The output of the race: a table with one row per contestant (`ScoreRow`), and the curves."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from measurements.race.curve import Point, Trial
 from rich import box
 from rich.table import Table
 
-from hpcgnn.bench.race.curve import Point, Trial
 from hpcgnn.bench.result import BenchmarkResult
 from hpcgnn.run.output import number_text
 

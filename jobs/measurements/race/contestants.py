@@ -102,7 +102,7 @@ class Peer:
     @property
     def driver(self) -> str:
         """Module that trains it."""
-        return f"hpcgnn.bench.peers.{self.package}_{'sampler' if self.kind in DRAWING else self.kind}"
+        return f"measurements.race.{self.package}_{'sampler' if self.kind in DRAWING else self.kind}"
 
     def choices(self, batches: tuple[int, ...]) -> list[list[dict[str, Any]]]:
         """Its own settings to try, a list of changes of Settings for each: batch, processes, fanout."""

@@ -1,4 +1,4 @@
-"""Driver of `hpcgnn bench time-to-score`: each step has the subgraph of nodes drawn uniformly, in DGL.
+"""Driver of the race: each step has the subgraph of nodes drawn uniformly, in DGL.
 
 An epoch deals all nodes to its steps. A convolution sums over a node's neighbors inside the step; the number of these
 neighbors is the node's degree.
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from measurements.race.contestants import PeerSettings
+from measurements.race.dgl_sampler import make_graph
+from measurements.race.score_loop import BlockStack, Losses, PeerGraph, drive, mean_loss
+from measurements.race.together import Alone
 
 from hpcgnn.bench.peers import dgl_epoch
 from hpcgnn.bench.peers.dgl_import import import_dgl
-from hpcgnn.bench.peers.dgl_sampler import make_graph
-from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive, mean_loss
-from hpcgnn.bench.peers.together import Alone
-from hpcgnn.bench.race.contestants import PeerSettings
 
 dgl = import_dgl()
 

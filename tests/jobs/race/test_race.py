@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from hpcgnn.bench.environment import thread_environment
-from hpcgnn.bench.race import contestants, runs
-from hpcgnn.bench.race.contestants import (
+from hpcgnn.errors import ConfigError, TrainingError
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "jobs"))
+
+from measurements.race import contestants, runs
+from measurements.race.contestants import (
     Ours,
     Peer,
     RaceSettings,
@@ -22,9 +27,8 @@ from hpcgnn.bench.race.contestants import (
     parse_steps,
     parse_targets,
 )
-from hpcgnn.bench.race.curve import Point, Settings, Training, Trial, fastest, search
-from hpcgnn.bench.race.runs import points_of, run_within
-from hpcgnn.errors import ConfigError, TrainingError
+from measurements.race.curve import Point, Settings, Training, Trial, fastest, search
+from measurements.race.runs import points_of, run_within
 
 
 def training(*scores, seconds=1.0, updates=1, sent=0):
@@ -135,7 +139,7 @@ def test_pygs_sampler_is_left_out_with_a_sentence_where_its_library_is_missing(m
     monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: name == "torch_sparse")
     peers, remarks = list_peers({"pyg": (1,), "dgl-labor": (2,), "dgl-uniform": (2,)})
     assert [peer.driver for peer in peers] == [
-        f"hpcgnn.bench.peers.{name}" for name in ("pyg_sampler", "pyg_clusters", "dgl_sampler", "dgl_uniform")]
+        f"measurements.race.{name}" for name in ("pyg_sampler", "pyg_clusters", "dgl_sampler", "dgl_uniform")]
     assert remarks == []
 
 

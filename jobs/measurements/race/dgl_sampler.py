@@ -1,4 +1,4 @@
-"""Driver of `hpcgnn bench time-to-score`: batches of DGL's NeighborSampler, or of its LaborSampler.
+"""Driver of the race: batches of DGL's NeighborSampler, or of its LaborSampler.
 
 LABOR draws neighbors of a batch's nodes together, so that fewer different ones are read (Balin and Catalyurek, 2023).
 """
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
+from measurements.race.contestants import PeerSettings
+from measurements.race.score_loop import BlockStack, Losses, PeerGraph, drive
+from measurements.race.together import Alone
 
 from hpcgnn.bench.peers import dgl_epoch
 from hpcgnn.bench.peers.dgl_import import import_dgl
-from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
-from hpcgnn.bench.peers.together import Alone
-from hpcgnn.bench.race.contestants import PeerSettings
 
 dgl = import_dgl()
 from dgl.dataloading import DataLoader, LaborSampler, NeighborSampler  # noqa: E402  (needs what import_dgl prepares)

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from measurements.race.contestants import PeerSettings
 from torch import nn
-
-from hpcgnn.bench.race.contestants import PeerSettings
 
 
 class Alone:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from hpcgnn.bench.peers import score_loop
-from hpcgnn.bench.peers.score_loop import BlockStack, PeerGraph
-from hpcgnn.bench.peers.together import Alone, Together
-from hpcgnn.bench.race.contestants import PeerSettings
+sys.path.insert(0, str(Path(__file__).parents[3] / "jobs"))
+
+from measurements.race import score_loop
+from measurements.race.contestants import PeerSettings
+from measurements.race.score_loop import BlockStack, PeerGraph
+from measurements.race.together import Alone, Together
 
 EVERYTHING = PeerSettings("sage", 1, 1.0, batch=12, fanout=(50, 50, 50))     # every neighbor, and one batch
 
@@ -116,7 +120,7 @@ def test_a_peer_ends_with_a_score_that_is_enough_within_an_epoch_too(any_gap):
 def test_a_trimmed_batch_of_pyg_gives_its_nodes_the_logits_of_the_untrimmed_one(model):
     if importlib.util.find_spec("torch_geometric") is None:
         pytest.skip("torch_geometric is not installed")
-    from hpcgnn.bench.peers import pyg_batches
+    from measurements.race import pyg_batches
 
     # Node 0 is the batch; 1 and 2 are its neighbors, 3 is one of 1, and 4 one of 3.
     edges = torch.tensor([[1, 2, 3, 4], [0, 0, 1, 3]])
@@ -181,9 +185,10 @@ def sample_everything(sampler, seed, *unused, **none):
 def test_a_batch_of_pygs_sampler_that_draws_everything_has_the_loss_of_the_whole_graph(num_processes, monkeypatch):
     if importlib.util.find_spec("torch_geometric") is None:
         pytest.skip("torch_geometric is not installed")
+    from measurements.race import pyg_batches, pyg_sampler
     from torch_geometric.sampler import NeighborSampler
 
-    from hpcgnn.bench.peers import pyg_batches, pyg_epoch, pyg_sampler
+    from hpcgnn.bench.peers import pyg_epoch
 
     monkeypatch.setattr(NeighborSampler, "_sample", sample_everything)
     arrays = small_graph()
@@ -199,7 +204,9 @@ def test_a_batch_of_pygs_sampler_that_draws_everything_has_the_loss_of_the_whole
 def test_a_batch_of_dgl_that_draws_everything_has_the_loss_of_the_whole_graph(num_processes, model, kind):
     if importlib.util.find_spec("dgl") is None:
         pytest.skip("dgl is not installed")
-    from hpcgnn.bench.peers import dgl_epoch, dgl_sampler
+    from measurements.race import dgl_sampler
+
+    from hpcgnn.bench.peers import dgl_epoch
 
     arrays = small_graph()
     settings = replace(EVERYTHING, model=model, kind=kind)
@@ -212,7 +219,9 @@ def test_a_batch_of_dgl_that_draws_everything_has_the_loss_of_the_whole_graph(nu
 def test_one_step_of_all_nodes_has_the_loss_of_the_whole_graph_and_steps_hold_each_node_once():
     if importlib.util.find_spec("dgl") is None:
         pytest.skip("dgl is not installed")
-    from hpcgnn.bench.peers import dgl_epoch, dgl_uniform
+    from measurements.race import dgl_uniform
+
+    from hpcgnn.bench.peers import dgl_epoch
 
     arrays = small_graph()
     graph = dgl_uniform.make_graph(arrays.indptr, arrays.indices, "sage")
@@ -254,7 +263,7 @@ class Seeing(torch.nn.Module):
 def test_clusters_are_shared_out_and_every_process_takes_every_step(num_processes, monkeypatch):
     if importlib.util.find_spec("torch_geometric") is None:
         pytest.skip("torch_geometric is not installed")
-    from hpcgnn.bench.peers import pyg_clusters
+    from measurements.race import pyg_clusters
 
     monkeypatch.setattr(pyg_clusters, "ROWS_A_CLUSTER", 4)
     arrays, settings, model = small_graph(), replace(EVERYTHING, batch=1), Seeing()      # one cluster a batch

@@ -3,8 +3,8 @@
 Each process owns a part of the nodes and their features, draws batches of its own training nodes, and fetches the
 features of other nodes that they need.
 
-    RANK=.. WORLD_SIZE=2 MASTER_ADDR=.. MASTER_PORT=.. GLOO_SOCKET_IFNAME=..
-        python -m hpcgnn.bench.peers.dgl_remote_sampler ARRAYS.npz SETTINGS.json OWNER.npy
+    PYTHONPATH=jobs RANK=.. WORLD_SIZE=2 MASTER_ADDR=.. MASTER_PORT=.. GLOO_SOCKET_IFNAME=..
+        python -m measurements.race.dgl_remote_sampler ARRAYS.npz SETTINGS.json OWNER.npy
 
 Reference: Zheng et al., "DistDGL", IA3 2020. This favors the peer: every process holds all edges, so drawing neighbors
 costs no message.
@@ -18,11 +18,12 @@ import sys
 import numpy as np
 import torch
 import torch.distributed as dist
+from measurements.race import dgl_sampler
+from measurements.race.contestants import PeerSettings
+from measurements.race.score_loop import drive
+from measurements.race.together import Remote
 
-from hpcgnn.bench.peers import dgl_epoch, dgl_sampler
-from hpcgnn.bench.peers.score_loop import drive
-from hpcgnn.bench.peers.together import Remote
-from hpcgnn.bench.race.contestants import PeerSettings
+from hpcgnn.bench.peers import dgl_epoch
 
 
 def join_hosts(settings: PeerSettings) -> Remote:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from measurements.race.contestants import OWN_MODEL, Contestant, Ours, Peer, RaceSettings
+from measurements.race.curve import Settings, Training, Trial, fastest, search
+from measurements.race.result import ScoreRow, Target
+from measurements.race.runs import Course, train
+
 from hpcgnn.bench.environment import call_in_child, find_tcmalloc
 from hpcgnn.bench.epoch import hpcgnn_command, run
-from hpcgnn.bench.race.contestants import OWN_MODEL, Contestant, Ours, Peer, RaceSettings
-from hpcgnn.bench.race.curve import Settings, Training, Trial, fastest, search
-from hpcgnn.bench.race.result import ScoreRow, Target
-from hpcgnn.bench.race.runs import Course, train
 from hpcgnn.bench.timing import Begin, say_nothing
 from hpcgnn.errors import ConfigError, HpcgnnError
 
@@ -59,7 +60,7 @@ class Trials:
 
 @dataclass
 class RaceBenchmark:
-    """Runs `hpcgnn bench time-to-score`.
+    """Runs the race.
 
     Trials are compared on seed 0; those that are first at a target are also trained on the other seeds.
     """

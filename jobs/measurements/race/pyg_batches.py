@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from measurements.race.score_loop import PeerGraph
 from torch import nn
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from hpcgnn.bench.peers import pyg_epoch
 from hpcgnn.bench.peers.epoch_loop import HEADS
 from hpcgnn.bench.peers.pyg_epoch import RowsSecond
-from hpcgnn.bench.peers.score_loop import PeerGraph
 
 
 class LayerGraph:

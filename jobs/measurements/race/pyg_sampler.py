@@ -1,4 +1,4 @@
-"""Driver of `hpcgnn bench time-to-score`: batches of PyTorch Geometric's NeighborLoader."""
+"""Driver of the race: batches of PyTorch Geometric's NeighborLoader."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
+from measurements.race.contestants import PeerSettings
+from measurements.race.pyg_batches import edge_index_of, layer_graphs, make_convolution, make_graph
+from measurements.race.score_loop import BlockStack, Losses, PeerGraph, drive
+from measurements.race.together import Alone
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
-
-from hpcgnn.bench.peers.pyg_batches import edge_index_of, layer_graphs, make_convolution, make_graph
-from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
-from hpcgnn.bench.peers.together import Alone
-from hpcgnn.bench.race.contestants import PeerSettings
 
 
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:

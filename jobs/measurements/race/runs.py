@@ -18,9 +18,7 @@ from pathlib import Path
 from time import sleep
 from typing import IO, Any
 
-from hpcgnn.bench.environment import allocator_name, thread_environment, with_tcmalloc
-from hpcgnn.bench.epoch import complaint, find_mpirun, hpcgnn_command
-from hpcgnn.bench.race.contestants import (
+from measurements.race.contestants import (
     FULL_GRAPH,
     OWN_ARGUMENTS,
     OWN_CLASS,
@@ -32,11 +30,15 @@ from hpcgnn.bench.race.contestants import (
     PeerSettings,
     RaceSettings,
 )
-from hpcgnn.bench.race.curve import Point, Settings, Training
+from measurements.race.curve import Point, Settings, Training
+
+from hpcgnn.bench.environment import allocator_name, thread_environment, with_tcmalloc
+from hpcgnn.bench.epoch import complaint, find_mpirun, hpcgnn_command
 from hpcgnn.errors import TrainingError
 
 LOOK_EVERY = 0.05                              # seconds between looks at which processes have ended
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}        # the machine's name may not resolve to its own address
+JOBS = Path(__file__).resolve().parents[2]     # where a driver finds its own modules
 
 
 def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, threads: int, arrays: Path,
@@ -51,7 +53,9 @@ def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, th
     asked = PeerSettings(**{**asdict(race), "model": PEERS_MODEL[race.model]}, lr=settings.lr, dropout=settings.dropout,
                          input_dropout=settings.input_dropout, kind=peer.kind, batch=settings.own_batch,
                          fanout=settings.fanout, seed=seed, processes=settings.processes, store=str(store))
-    environment = with_tcmalloc(thread_environment(max(1, threads // settings.processes), {**os.environ, **LOOPBACK}))
+    path = os.pathsep.join(filter(None, [str(JOBS), os.environ.get("PYTHONPATH")]))
+    environment = with_tcmalloc(thread_environment(max(1, threads // settings.processes),
+                                                   {**os.environ, **LOOPBACK, "PYTHONPATH": path}))
     commands = [[sys.executable, "-m", peer.driver, str(arrays), json.dumps(asdict(replace(asked, rank=rank)))]
                 for rank in range(settings.processes)]
     result = json.loads(run_beside(commands, environment, folder).splitlines()[-1])

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from measurements.race.contestants import PeerSettings
+from measurements.race.curve import Point, reaches
+from measurements.race.together import Alone, join
 
 from hpcgnn.bench.peers.epoch_loop import ConvolutionMaker, PeerStack, evaluate, peak_bytes
-from hpcgnn.bench.peers.together import Alone, join
-from hpcgnn.bench.race.contestants import PeerSettings
-from hpcgnn.bench.race.curve import Point, reaches
 
 
 class BlockStack(PeerStack):
