@@ -92,8 +92,10 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
     is_real = device == "cuda"
     python = [sys.executable]
     train = [*python, "-m", "hpcgnn"]
-    bench = [*(train if is_real else [*python, str(ROOT / "tests/small_benchmarks.py")]), "bench"]
-    whole, race = [*train, "bench"], [*python, str(ROOT / "jobs/measurements/race/time_to_score.py")]
+    small_work, measurements = [*python, str(ROOT / "tests/small_benchmarks.py")], ROOT / "jobs/measurements"
+    bench, whole = [*(train if is_real else small_work), "bench"], [*train, "bench"]
+    bits = [*python, str(measurements / "bits.py")] if is_real else [*small_work, "bits"]
+    race = [*python, str(measurements / "race/time_to_score.py")]
     graphs = {name: str(kit / "graphs" / f"{name}.npz") for name in GRAPHS}
     arxiv, drawn = work / "shards/arxiv", work / "shards/drawn"
     size = DRAWN if is_real else "2e4,1000"
@@ -139,7 +141,7 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
         [benchmark("kernels", 50, *where, "kernels", *(["--peer", "torch"] if is_real else ["--threads", "1"]),
                    "--widths", "64,256" if is_real else "8", "--precision", "fp32,bf16",
                    *([graphs["ogbn_arxiv_nofeat"], "drawn:60e6"] if is_real else ["drawn:2e4"]), "--repeat", "7")],
-        [benchmark("products of bits", 25, *where, "bits", "--repeat", "7")],
+        [benchmark("products of bits", 25, *where, "--repeat", "7", program=bits)],
         [benchmark("inference", 40, *where, "inference", graphs["pubmed"], "--peer", "torch", "--clusters", "0",
                    "--repeat", "5", *few, program=whole)],
         [benchmark("inference in batches", 30, *where, "inference", graphs["pubmed"], "--peer", "torch",

@@ -1,6 +1,8 @@
-"""`python small_benchmarks.py bench ...` is `hpcgnn bench ...`, and `dram ...` is jobs/measurements/dram.py, with small
-work in place of what the program holds as constants. They do not start anew: the caller's environment says how many
-threads there are. Trainings come from the tests' server, and work of `bench epoch` beside them is done in this process.
+"""Benchmarks with small work in place of what the program holds as constants.
+
+`python small_benchmarks.py bench ...` is `hpcgnn bench ...`; `bits ...`, `dram ...` are scripts of jobs/measurements.
+They do not start anew: the caller's environment says how many threads there are. Trainings come from the tests' server,
+and work of `bench epoch` beside them is done in this process.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from fork_server import served
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench import bits, environment, epoch, host, kernels
+from hpcgnn.bench import environment, epoch, host, kernels
 
 environment.run_in = lambda *wanted: None
 epoch.call_in_child = lambda threads, *call: environment._call_work(*call)
@@ -21,12 +23,16 @@ epoch.hpcgnn_command = lambda *arguments: served(["-m", "hpcgnn", *arguments])
 epoch.thread_environment = lambda threads: dict(os.environ)
 host.HostPlace = partial(host.HostPlace, num_rows=64, stream_bytes=1 << 20)
 kernels.KernelBenchmark = partial(kernels.KernelBenchmark, width=9)
-bits.BitsBenchmark = partial(bits.BitsBenchmark, sizes=(128,), dims=(32,), widths=(1, 3))
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))
     if sys.argv[1] == "dram":
-        sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))
         from measurements import dram
 
         dram.main(sys.argv[2:])
+    if sys.argv[1] == "bits":
+        from measurements import bits
+
+        bits.BitsBenchmark = partial(bits.BitsBenchmark, sizes=(128,), dims=(32,), widths=(1, 3))
+        bits.command(sys.argv[2:])
     main()

@@ -33,6 +33,6 @@ def test_public_names_bring_what_they_need_when_they_are_used():
                                    ["preprocess", "--help"], ["inspect", "--help"], ["predict", "--help"],
                                    ["export", "--help"], ["quantize", "--help"], ["infer", "--help"],
                                    ["watch", "--help"], ["report", "--help"], ["doctor", "--help"],
-                                   ["bench", "--help"], ["bench", "bits", "--help"]])
+                                   ["bench", "--help"], ["bench", "kernels", "--help"]])
 def test_help_brings_nothing_heavy(words):
     assert imported_by(f"from hpcgnn.__main__ import main; main({words!r})") == []

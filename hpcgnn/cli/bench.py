@@ -28,13 +28,12 @@ from hpcgnn.errors import ConfigError
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
 IN_PROCESS = ("pyg", "pyg-in-process", "pyg-compiled")     # peers that can train with ours in one process
-ON_DEVICE = ("bits", "epoch", "inference", "kernels")     # benchmarks that also run on a GPU
+ON_DEVICE = ("epoch", "inference", "kernels")     # benchmarks that also run on a GPU
 
 
 @click.group("bench", cls=SharedOptionsGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each contestant. [default: 3 to 20]")
-@click.option("--threads", type=click.IntRange(min=1),
-              help="[default: 1 for bits, else as many as there are cores]")
+@click.option("--threads", type=click.IntRange(min=1), help="[default: as many as there are cores]")
 @click.option("--out", type=PATH, help="Folder for bench.json, table.txt and bench.png; the first two are rewritten "
                                        "after every row.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
@@ -80,25 +79,6 @@ def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str
 
     benchmark = KernelBenchmark(place, graphs, columns, precisions, peers)
     finish("kernels", machine, benchmark, shared, benchmark.failures)
-
-
-@command.command("bits")
-@_graphs_argument
-@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True,
-              help="METIS clusters into which each graph is cut.")
-@click.pass_obj
-def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
-    """Measure products of bits against torch's int8 and floats, and what skipping empty tiles and reusing tiles gain.
-
-    Each GRAPH, an .npz archive or drawn:EDGES, is cut into clusters, and batches of clusters are multiplied too. With
-    --device cuda everything runs on a GPU.
-    """
-    machine, place = open_place("bits", shared, shared.threads or 1)
-    check_graphs(graphs)
-    from hpcgnn.bench.bits import BitsBenchmark
-
-    benchmark = BitsBenchmark(place, graphs, clusters)
-    finish("bits", machine, benchmark, shared, benchmark.failures)
 
 
 @command.command("epoch")

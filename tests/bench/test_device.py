@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,8 @@ import pytest
 import torch
 from cuda.emulation import COMPILER, EmulatedBackend
 
-from hpcgnn.__main__ import main
-from hpcgnn.bench import bits, chip, device, inference, kernels
-from hpcgnn.bench.bits import ALL_TILES, GATHER, INT8, JUMPED, ONCE_A_PLANE, BitsBenchmark
+from hpcgnn import command_line
+from hpcgnn.bench import chip, device, inference, kernels
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import DevicePlace
 from hpcgnn.bench.graphs import arcs_that_fit, draw_power_law
@@ -32,6 +32,11 @@ from hpcgnn.cli.bench import Shared, finish
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements import bits
+from measurements.bits import ALL_TILES, GATHER, INT8, JUMPED, ONCE_A_PLANE, BitsBenchmark
 
 CHIP = Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20)
 SECONDS = {CEILING: 0.5, OURS: 1.0}     # of the stand-in; a peer's are 2
@@ -69,7 +74,7 @@ def tiny_kernels(place, **settings):
 
 
 def tiny_bits(place, **settings):
-    """What `bench bits` measures, small."""
+    """What jobs/measurements/bits.py measures, small."""
     return BitsBenchmark(place, **{"graphs": ("drawn:400",), "num_clusters": 4, "sizes": (32,), "dims": (8,),
                                    "widths": (1, 3), **settings})
 
@@ -321,10 +326,10 @@ def test_files_are_whole_after_every_row(tmp_path):
         assert (tmp_path / "table.txt").read_text().count("2.00 GB/s") == number + 1
 
 
-def run(*arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", *arguments])
-    return stop.value.code
+def run(kind, *arguments):
+    if kind == "bits":
+        return command_line.run([*arguments], bits.command)
+    return command_line.run(["bench", kind, *arguments])
 
 
 @pytest.fixture
@@ -335,7 +340,7 @@ def found_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(chip, "check_device", lambda: None)
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)    # this process is small enough
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *wanted: None)    # this process is small enough
 
 
 @pytest.mark.parametrize("kind, module, name, arguments", [
@@ -369,7 +374,7 @@ def test_a_command_measures_on_the_device_what_its_options_say(found_device, mon
 
 @pytest.mark.parametrize("kind", [("kernels",), ("bits",), ("inference", "a.npz")])
 def test_without_a_gpu_the_command_says_so_in_one_sentence(monkeypatch, capsys, tmp_path, kind):
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *wanted: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert run(*kind, "--device", "cuda", "--out", str(tmp_path / "out")) == 1
     printed = capsys.readouterr().err
@@ -378,7 +383,7 @@ def test_without_a_gpu_the_command_says_so_in_one_sentence(monkeypatch, capsys, 
 
 
 def test_without_cupy_the_command_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *wanted: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(chip.importlib.util, "find_spec", lambda name: None)
     assert run("kernels", "--device", "cuda") == 1

@@ -6,11 +6,13 @@ So nothing is computed here, but every launch is checked by `Kernel`, and elemen
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from hpcgnn.bench.bits import BitsBenchmark
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import DevicePlace
 from hpcgnn.bench.float_networks import FloatBatches, random_stack
@@ -22,6 +24,10 @@ from hpcgnn.lowbit.inference.batches import Batches
 from hpcgnn.ops import dispatch
 from hpcgnn.ops.aggregation import add_product, from_csr
 from hpcgnn.ops.cuda.module import use_backend
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements.bits import BitsBenchmark
 
 CHIP = Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20)
 META = "meta"
@@ -64,7 +70,7 @@ def backend(monkeypatch):
     before = dispatch._device_types
     dispatch._switch(before | {META})
     monkeypatch.setattr(torch.Tensor, "__int__", lambda tensor: 0)
-    monkeypatch.setattr("hpcgnn.bench.bits.to_bit", lambda values, *arguments: values)
+    monkeypatch.setattr("measurements.bits.to_bit", lambda values, *arguments: values)
     monkeypatch.setattr("hpcgnn.bench.peers.spmm.weights_of", lambda *arguments: None)
     monkeypatch.setattr(torch, "addmm", refuse)
     monkeypatch.setattr(torch.sparse, "sampled_addmm", refuse)

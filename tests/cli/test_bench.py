@@ -152,7 +152,7 @@ def test_an_exchange_on_one_rank_is_refused():
      "--threads is not for this benchmark: set OMP_NUM_THREADS for the ranks"),
     (["exchange", "--repeat"], 2, "--repeat needs a value"),
     (["exchange", "--device", "cuda"], 2,
-     "--device cuda is not for this benchmark, but for bits, epoch, inference, kernels"),
+     "--device cuda is not for this benchmark, but for epoch, inference, kernels"),
     (["inference", "g.npz", "--device", "cuda", "--peer", "dgl"], 1, "--peer has 'dgl'; expected a list of torch"),
 ])
 def test_what_can_not_be_measured_is_refused_before_anything_is(arguments, status, complaint, capsys):

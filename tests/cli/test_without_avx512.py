@@ -152,8 +152,6 @@ def test_doctor_names_what_is_there_and_what_is_held_back():
 # Arguments of each benchmark, and how many rows of its table each kind of work has.
 BENCHES = {
     "accelerator": (("small.npz", "--designs", "mega,grow"), {"small gcn": 2, "small gin": 2, "small sage": 2}),
-    "bits": (("drawn:2e4", "--clusters", 8, "--repeat", 1),
-             {"product": 2, "quantize + pack": 1, "batches": 4, "reuse": 3}),
     "epoch": (("shards", "--model", "gcn", "--precision", "bf16", "--hidden", 8, "--epochs", 3,
                "--repeat", 1, "--threads", 1), {"epoch": 1}),
     "exchange": (("--rows", 50, "--repeat", 1), {f"{bits} bit": 4 for bits in BIT_WIDTHS}),
@@ -169,7 +167,6 @@ BENCHES = {
 }
 
 
-HELD_SMALL = ("bits", "kernels")
 SMALL = Path(__file__).resolve().parents[1] / "small_benchmarks.py"
 
 
@@ -182,8 +179,8 @@ def test_no_benchmark_of_the_host_is_left_out():
 def test_a_benchmark_says_at_once_where_it_runs_and_measures_everything(folder, name):
     arguments, expected = BENCHES[name]
     arguments = [folder / word if word in ("small.npz", "shards") else word for word in arguments]
-    # Those whose work is small do as the command does, which starts anew with its own threads.
-    small = {"program": (SMALL,), "held": {**AVX2, "OMP_NUM_THREADS": "1"}} if name in HELD_SMALL else {}
+    # The one whose work is small does as the command does, which starts anew with its own threads.
+    small = {"program": (SMALL,), "held": {**AVX2, "OMP_NUM_THREADS": "1"}} if name == "kernels" else {}
     done = hpcgnn("bench", name, *arguments, ranks=2 if name == "exchange" else 0, **small)
     first, *measured = done.stderr.splitlines()
     assert re.match(rf"hpcgnn: bench {name} on .+, 1 threads, avx2, load ", first)

@@ -1,20 +1,24 @@
-"""`hpcgnn bench bits`: contestants compute the same, batches keep the arcs inside clusters, the table is whole."""
+"""jobs/measurements/bits.py: contestants compute the same, batches keep edges inside clusters, the table is whole."""
 
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
-import pytest
 import scipy.sparse
 
-from hpcgnn.__main__ import main
-from hpcgnn.bench import bits
-from hpcgnn.bench.bits import BitsBenchmark
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import Effort, Measurement
+from hpcgnn.command_line import run
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+from measurements import bits
+from measurements.bits import BitsBenchmark
 
 
 def two_communities(size=40, seed=0):
@@ -67,13 +71,12 @@ def test_contestants_of_batches_give_the_same_numbers():
 def test_the_command_measures_products_batches_and_reuse(tmp_path, capsys, monkeypatch):
     _, graph = two_communities()
     np.savez(tmp_path / "halves.npz", indptr=graph.indptr, indices=graph.indices)
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)    # this process is small enough
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *wanted: None)    # this process is small enough
     monkeypatch.setattr(bits, "BitsBenchmark", partial(BitsBenchmark, sizes=(24, 40), dims=(8,), widths=(1, 3)))
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "bits", str(tmp_path / "halves.npz"), "--clusters", "34", "--repeat", "3", "--out",
-              str(tmp_path / "out")])
+    status = run([str(tmp_path / "halves.npz"), "--clusters", "34", "--repeat", "3", "--out", str(tmp_path / "out")],
+                 bits.command)
     printed = capsys.readouterr()
-    assert not stop.value.code, printed.err
+    assert status == 0, printed.err
     rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
     groups = [row["group"] for row in rows]
     assert {group: groups.count(group) for group in groups} == {
@@ -87,10 +90,9 @@ def test_the_command_measures_products_batches_and_reuse(tmp_path, capsys, monke
 
 
 def test_a_graph_that_is_missing_is_told_when_the_others_are_measured(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *wanted: None)
     monkeypatch.setattr(bits, "BitsBenchmark", partial(BitsBenchmark, sizes=(8,), dims=(8,), widths=(1,)))
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "--repeat", "1", "bits", str(tmp_path / "none.npz"), "drawn:2e4", "--clusters", "2"])
+    status = run(["--repeat", "1", str(tmp_path / "none.npz"), "drawn:2e4", "--clusters", "2"], bits.command)
     printed = capsys.readouterr()
-    assert stop.value.code == 1 and "synthetic-0.02M" in printed.out
+    assert status == 1 and "synthetic-0.02M" in printed.out
     assert "hpcgnn: bench bits could not measure " in printed.err and "none.npz: DatasetError" in printed.err

@@ -1,5 +1,8 @@
-"""`hpcgnn bench bits`: products of bits against int8 and floats, and the gains of skipping zero tiles and reuse.
+"""Measure products of bits against torch's int8 and floats, and what skipping empty tiles and reusing tiles gain.
 
+    python jobs/measurements/bits.py [GRAPH...] [--clusters 1500] [--device cuda] [--out DIR]
+
+Each GRAPH, an .npz archive or drawn:EDGES, is cut into clusters, and batches of clusters are multiplied too.
 The cases are QGTC's Table 3, Fig. 8 and Fig. 10. Rates count 2 * M * N * K operations for all widths, as the paper
 does. Packing is measured apart, since adjacency and weights are packed once. The ceiling of a product is the same
 number of products of bits on registers; the ceiling of packing is a stream that reads the rows. Operands of products
@@ -8,25 +11,32 @@ are in the caches, as they are for the next layer of a batch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import scipy.sparse
 import torch
 
+from hpcgnn.bench import environment
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.place import Place, admit, open_topology
 from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
+from hpcgnn.cli.measurement import Shared, check_graphs, finish, open_place
+from hpcgnn.command_line import run
 from hpcgnn.lowbit import to_bit
 from hpcgnn.ops import bit_gemm, tiles
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.bit_gemm import BitLines
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
 from hpcgnn.partition.metis import metis_parts
+from hpcgnn.run.output import prepare_streams
 
 SIZES, DIMS, WIDTHS = (2048, 4096, 8192), (32, 64), (1, 2, 3, 4)     # Table 3: sides of the adjacency, columns, bits
 REUSE_DIM, REUSE_WIDTHS = 1024, (2, 4, 8)
@@ -44,7 +54,7 @@ PUBLISHED = {(2048, 32): (10.36, 32.65, 19.99, 14.40, 11.30), (4096, 32): (12.28
 
 @dataclass
 class BitsBenchmark(PartedBenchmark):
-    """Runs `hpcgnn bench bits`."""
+    """Measures products of drawn operands, and batches of clusters of drawn and given graphs."""
 
     place: Place
     graphs: tuple[str, ...]             # .npz archives or drawn:EDGES, which METIS cuts into clusters
@@ -195,3 +205,27 @@ def _aggregate(matrices: list[TileList], features: list[BitLines], **switches: A
 
 def _gather(matrices: list[SparseRows], rows: list[torch.Tensor]) -> list[torch.Tensor]:
     return [multiply(matrix, part) for matrix, part in zip(matrices, rows, strict=True)]
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
+@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True,
+              help="METIS clusters into which each graph is cut.")
+@click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each contestant. [default: 7; 20 on a GPU]")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for bench.json, table.txt and bench.png.")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
+def command(graphs: tuple[str, ...], clusters: int, repeat: int | None, threads: int, out: Path | None,
+            device: str) -> None:
+    wanted = environment.with_kept_memory(environment.thread_environment(threads))
+    environment.run_in(wanted, (__file__,))
+    shared = Shared(repeat, threads, out, device)
+    machine, place = open_place("bits", shared, threads)
+    check_graphs(graphs)
+    benchmark = BitsBenchmark(place, graphs, clusters)
+    finish("bits", machine, benchmark, shared, benchmark.failures)
+
+
+if __name__ == "__main__":
+    prepare_streams()
+    sys.exit(run(sys.argv[1:], command, Path(__file__).name))
