@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 from claims import table_below, value_of
 
 from hpcgnn.planning.cluster import Network
-from hpcgnn.planning.layouts import Layout, Training, best_layouts, random_halo
+from hpcgnn.planning.layouts import Layout, Training, best_layouts
 from hpcgnn.planning.presets import NETWORKS
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +36,11 @@ def network_of(link: str) -> Network:
     """A network of the presets between ranks that have a node each."""
     kind = NETWORKS[link]
     return Network(1, None, None, kind.latency_seconds, kind.bytes_per_second, kind.bytes_per_second)
+
+
+def random_halo(degree: float, parts: int) -> float:
+    """Halo rows per row, if nodes have Poisson(`degree`) edges to random nodes of other parts."""
+    return (parts - 1) * -math.expm1(-degree / (parts - 1)) if parts > 1 else 0.0
 
 
 def layouts_at(ranks: int, degree: float, bits: int, network: Network) -> list[Layout]:

@@ -37,10 +37,6 @@ def read_design(name: str | Path) -> Design:
                   rules=said.get("rules", {})).checked()
 
 
-def design_names() -> list[str]:
-    return names_in(FOLDER)
-
-
 def names_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
 

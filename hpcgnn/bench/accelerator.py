@@ -21,12 +21,12 @@ from rich.table import Table
 from hpcgnn.accelerators.design import FOLDER, Design
 from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.simulate import Outcome, simulate
-from hpcgnn.bench.accelerator_workload import DegreeValues, Sweep, read_workloads
+from hpcgnn.bench.accelerator_workload import DegreeValues, Sweep, read_workloads, save_picture
 from hpcgnn.errors import ConfigError
 from hpcgnn.run.tables import print_fitted, terminal_width
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 if sys.version_info >= (3, 11):
@@ -179,7 +179,7 @@ def draw_outcomes(path: Path, outcomes: list[Outcome]) -> None:
                                     for kind in kinds_of(shown)}, "MB of DRAM")
         _draw_shares(row[3], shown, {label: [1e3 * getattr(outcome.energy, part) for outcome in shown]
                                     for label, part in ENERGY_PARTS.items()}, "mJ (Fig. 1b, 18)")
-    _save(figure, path)
+    save_picture(figure, path)
 
 
 def _draw_gains(axes: Any, workload: str, shown: list[Outcome]) -> None:
@@ -217,13 +217,6 @@ def _draw_shares(axes: Any, shown: list[Outcome], parts: dict[str, list[float]],
     axes.set_yticks(places, [name_of(outcome) for outcome in shown])
     axes.set(xlabel=f"% of its {unit}", xlim=(0, 112), ylim=(len(shown) - 0.5, -0.5))
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def _save(figure: Figure, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise ConfigError(f"{path} can't be written: {error}") from error
 
 
 JSON, PICTURE, DEGREES = "accelerator.json", "accelerator.png", "degrees.png"

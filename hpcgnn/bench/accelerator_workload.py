@@ -166,6 +166,11 @@ def draw_degrees(path: Path, found: list[DegreeValues]) -> None:
     for axes, one in zip(figure.subplots(len(found), squeeze=False)[:, 0], found, strict=True):
         axes.scatter(one.in_degree, one.mean, s=8)
         axes.set(xlabel="in-degree", ylabel="mean |value|", title=f"{one.name}: after the first aggregation (Fig. 3)")
+    save_picture(figure, path)
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib. Raises ConfigError where that fails."""
     try:
         figure.savefig(path, dpi=130)
     except OSError as error:

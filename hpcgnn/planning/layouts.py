@@ -181,11 +181,6 @@ def tensor(training: Training, sizes: tuple[int, int, int], network: Network | N
     return layout("3D Plexus", sizes, steps, memory, network)
 
 
-def random_halo(degree: float, parts: int) -> float:
-    """Halo rows per row, if nodes have Poisson(`degree`) edges to random nodes of other parts."""
-    return (parts - 1) * -math.expm1(-degree / (parts - 1)) if parts > 1 else 0.0
-
-
 def best_layouts(training: Training, halo_ratio: dict[int, float], neighbors: float,
                  network: Network | None = None) -> list[Layout]:
     """1D, then the cheapest grid of each other; `halo_ratio` has halo rows per row by parts, 1.5D needs P / c."""

@@ -4,15 +4,14 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
 
 import layout_map
 from claims import table_below
-from layout_map import COLORS, degree_of, draw, layouts_at, network_of
-
-from hpcgnn.planning.layouts import random_halo
+from layout_map import COLORS, degree_of, draw, layouts_at, network_of, random_halo
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -47,3 +46,16 @@ def test_joined_parts_read_fewer_rows_and_the_degree_of_a_halo_is_found():
     # 63 other parts, each of which reads a node with probability 1 - exp(-16 / 63), twice 512 columns of 4 bytes.
     rows = 63 * (1 - 2.718281828 ** (-16 / 63)) * 1e7 / 64
     assert found[0].received_bytes == pytest.approx(rows * 2 * 512 * 4, rel=1e-3)
+
+
+def test_halo_rows_of_a_random_cut():
+    nodes, degree, parts = 20_000, 6, 16
+    generator = np.random.default_rng(0)
+    owner = np.arange(nodes) % parts
+    far = [(owner + generator.integers(1, parts, nodes)) % parts for _ in range(degree)]      # random other parts
+    halo = len(np.unique(np.concatenate(far) * nodes + np.tile(np.arange(nodes), degree)))
+    # Degrees are all 6 here; with Poisson's, some nodes have none.
+    assert halo / nodes == pytest.approx(15 * (1 - (14 / 15)**6), rel=0.01)
+    assert random_halo(6, 16) == pytest.approx(15 * (1 - np.exp(-0.4)))
+    assert random_halo(1e6, 4) == pytest.approx(3)      # all rows of the three others
+    assert random_halo(0, 4) == 0 and random_halo(9, 1) == 0

@@ -14,7 +14,6 @@ from hpcgnn.planning.layouts import (
     best_layouts,
     edges_stay,
     gather,
-    random_halo,
     replicated,
     step_seconds,
     summa,
@@ -252,16 +251,3 @@ def test_rings_that_interleave_on_a_node_share_its_interface():
     assert step_seconds(gather(4, 1, 4e6), network) == pytest.approx(2 * 1e-6 + 3e6 / 10e9)      # within a node
     assert step_seconds(gather(8, 1, 8e6), network) == pytest.approx(3 * 5e-6 + 7e6 / 8e9)       # one ring over two
     assert step_seconds(gather(4, 8, 4e6), network) == pytest.approx(2 * 5e-6 + 3e6 / 2e9)       # four rings at once
-
-
-def test_halo_rows_of_a_random_cut():
-    nodes, degree, parts = 20_000, 6, 16
-    generator = np.random.default_rng(0)
-    owner = np.arange(nodes) % parts
-    far = [(owner + generator.integers(1, parts, nodes)) % parts for _ in range(degree)]      # random other parts
-    halo = len(np.unique(np.concatenate(far) * nodes + np.tile(np.arange(nodes), degree)))
-    # Degrees are all 6 here; with Poisson's, some nodes have none.
-    assert halo / nodes == pytest.approx(15 * (1 - (14 / 15)**6), rel=0.01)
-    assert random_halo(6, 16) == pytest.approx(15 * (1 - np.exp(-0.4)))
-    assert random_halo(1e6, 4) == pytest.approx(3)      # all rows of the three others
-    assert random_halo(0, 4) == 0 and random_halo(9, 1) == 0
