@@ -207,7 +207,7 @@ def _gather(matrices: list[SparseRows], rows: list[torch.Tensor]) -> list[torch.
     return [multiply(matrix, part) for matrix, part in zip(matrices, rows, strict=True)]
 
 
-@click.command(help=__doc__.partition("\n")[0])
+@click.command(help=__doc__.partition("\n")[0], context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
 @click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True,
               help="METIS clusters into which each graph is cut.")
