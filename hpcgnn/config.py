@@ -54,7 +54,7 @@ ROTATED = {"affine": (), "rotated": ("forward", "backward"), "rotated-forward": 
 LEAST_ROTATED = 8    # methods rotate rows from this number of columns on: fewer columns leave more bias
 
 STEPS_CLASHES = (
-    Clash("rematerialize", True, "it saves the memory of rows that steps keep anyway; choose one"),
+    Clash("rematerialize", True, "rematerialize saves the memory of rows that steps keep anyway; choose one"),
     Clash("nodes_aware", "on", "ranks of a node share the rows of whole layers; choose one"),
     Clash("pre_aggregation", "on", "a step computes only some of the rows in a sum; choose one"))
 # Settings that edge_dropout refuses, and why.
@@ -85,11 +85,11 @@ NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} onl
 CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
     ("rematerialize", True): (
         Clash("predict", "previous", "every row is kept at its receiver; choose one"),
-        Clash("exchange", "alltoallv", "it brings the rows of all peers at once; use --set exchange=ring"),
+        Clash("exchange", "alltoallv", "alltoallv brings the rows of all peers at once; use --set exchange=ring"),
         *(Clash("precision", precision, "sums would be rounded to 16 bits after every peer; use fp32")
           for precision in ("bf16", "fp16"))),
     **{("store_activations", bits): tuple(
-        Clash("quantize", scheme, "its layers keep rows in their own way; choose one") for scheme in QUANTIZED)
+        Clash("quantize", scheme, "quantized layers keep rows in their own way; choose one") for scheme in QUANTIZED)
        for bits in (2, 4, 8)},
     ("nodes_aware", "on"): (
         Clash("rematerialize", True, "rows that are shared do not come peer by peer; choose one"),
@@ -98,7 +98,7 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("rematerialize", True, "sums do not come peer by peer; choose one"),
         Clash("predict", "previous", "a sum is of masked rows, and masks change with every epoch; choose one"),
         Clash("device", "cuda", "sums have been tried on the host alone; use pre_aggregation=off"),
-        *(Clash("quantize", scheme, "its layers quantize rows one by one; choose one") for scheme in QUANTIZED)),
+        *(Clash("quantize", scheme, "quantized layers round rows one by one; choose one") for scheme in QUANTIZED)),
     ("residual", True): tuple(
         Clash("quantize", scheme, "integers have no residual sums; leave residual out") for scheme in QUANTIZED),
     ("norm", "batch"): (
@@ -112,7 +112,7 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
         *(Clash("precision", precision, "integers are trained as float32 values, and 16 bits would round them once "
                 "more; use fp32") for precision in ("bf16", "fp16")),
-        Clash("rematerialize", True, "its layers can't be run again in the backward pass; choose one"))
+        Clash("rematerialize", True, "quantized layers can't be run again in the backward pass; choose one"))
        for scheme in QUANTIZED},
 }
 

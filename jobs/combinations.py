@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +57,7 @@ class Feature:
     """One thing that a user may choose. Features of one group exclude each other.
 
     changes_nothing : bool      losses are those of the run without it, up to the order of sums
+    family : str                what the page writes for all features of one family, by default the name
     """
 
     group: str
@@ -64,6 +66,7 @@ class Feature:
     changes_nothing: bool = False
     graph: str = ""      # what the graph has besides: weights, relations, attributes, labels or targets, joined by +
     model: Callable[[int], torch.nn.Module] | None = None      # of the number of columns of an answer
+    family: str = ""
 
     def is_equal_with(self, other: Feature) -> bool:
         """Whether losses with both are those with the `other` alone."""
@@ -112,11 +115,12 @@ def _model(name: str, graph: str = "", **settings: Any) -> Feature:
 FEATURES = (
     *(_model(name) for name in ("gcn", "gin", "sage-max", "gcnii", "jknet", "appnp")), _model("gat", heads=4),
     _model("rgcn", "relations"),
-    Feature("model", "rgcn num_blocks=4", {"model": "rgcn", "num_blocks": 4}, graph="relations"),
+    Feature("model", "rgcn num_blocks=4", {"model": "rgcn", "num_blocks": 4}, graph="relations", family="rgcn"),
     Feature("model", "own PyG model", model=own_model),
-    Feature("model", "own PyG model of edges", graph="relations+attributes", model=own_model_of_edges),
-    *(Feature("steps", f"steps {steps}", {"steps": steps}) for steps in ("4", "rows:4")),
-    Feature("method", "uniform, 4 bits", {"method": "uniform", "bits": 4}),
+    Feature("model", "own PyG model of edges", graph="relations+attributes", model=own_model_of_edges,
+            family="own PyG model"),
+    *(Feature("steps", f"steps {steps}", {"steps": steps}, family="steps") for steps in ("4", "rows:4")),
+    Feature("method", "uniform bits=4", {"method": "uniform", "bits": 4}),
     *(Feature("method", name, {"method": name}) for name in ("random", "pipegcn", "bns", "sancus")),
     # By modeled seconds, so that two runs choose the same widths.
     *(Feature("method", name, {"method": name, "deterministic": True}) for name in ("sylvie", "sylvie-paper", "adaqp",
@@ -132,7 +136,8 @@ FEATURES = (
     Feature("sum_bits", "sum_bits=8", {"sum_bits": 8}),
     *(Feature("precision", precision, {"precision": precision}) for precision in ("bf16", "fp16")),
     Feature("store", "store_activations=8", {"store_activations": 8}),
-    *(Feature("quantize", f"quantize {scheme}", {"quantize": scheme}) for scheme in ("uniform", "degree-aware")),
+    *(Feature("quantize", f"quantize {scheme}", {"quantize": scheme}, family="quantize")
+      for scheme in ("uniform", "degree-aware")),
     Feature("input_dropout", "input_dropout=0", {"input_dropout": 0.0}),
     Feature("norm", "norm=batch", {"norm": "batch"}),
     Feature("residual", "residual", {"residual": True, "layers": 3}),
@@ -150,7 +155,7 @@ FEATURES = (
     Feature("graph", "regression", graph="targets"),
 )
 # Features with which the cut of the graph decides what is rounded, drawn or late.
-CHANGED_BY_THE_CUT = ("steps 4", "steps rows:4", "uniform, 4 bits", "random", "pipegcn", "bns", "sylvie",
+CHANGED_BY_THE_CUT = ("steps 4", "steps rows:4", "uniform bits=4", "random", "pipegcn", "bns", "sylvie",
                       "sylvie-paper", "adaqp", "joint", "sum_bits=8", "bf16")
 WORKS = ("yes", "=", "~")
 # Pairs in which one changes nothing alone and does change something with the other.
@@ -268,39 +273,36 @@ class Walk:
         return found
 
 
-HEAD = """# What goes with what
+PAGE = """# What goes with what
 
-This page has all pairs of features that a training of a built-in model can have, as the settings take or refuse them,
-and then what can be done with a run that has a feature. Of {total} pairs, {refused} are refused, each by a sentence
-with the reason. `jobs/combinations.py` made the page; it also trains the other pairs, and the tests train a part of
-them. A graph may refuse more: `sage-max` and `rgcn` take no edge weights, `rgcn` needs relations, integers take none,
-and what is for classes is not for a regression. Models of your own have [their own page](own-model.md).
+Of {total} pairs of settings for built-in models, {refused} are refused, each by a sentence with the reason; the \
+others train. A graph may refuse more: `sage-max` and `rgcn` take no edge weights, `rgcn` needs relations, integers \
+take none. `jobs/combinations.py` made this page and tries what it says. [Models of your own](own-model.md) have their own page.
 
-| feature | goes with | not with (reason) |
+| setting | not with | reason |
 |---|---|---|
-"""
-ACTIONS_HEAD = """
+{pairs}
+These go with every setting: {free}.
+
 ## What can be done with a run
 
-Each feature was trained on its own, and each action tried with the run; `no` has the program's own reason.
-
-| column | what holds, on three ranks |
+| on three ranks | what was tried |
 |---|---|
-| `--device cuda` | the settings take it. No GPU was used here; other tests train with its kernels |
-| `--dry-run` | it ends with numbers, and the bytes that it forecasts are those of the training |
-| `--resume` | half of the epochs on two ranks, the rest on three. `=`: the losses are those of an unstopped run, up \
-to the order of sums ({exact}). `~`: another cut of the graph rounds, draws or delays other rows, so losses are near, \
-the last one within {near_loss} |
-| `plan` | the bytes of an epoch that `hpcgnn plan` predicts are those of the training, to the byte; of \
-methods that choose widths in training, between the least and the most of the plan; of `bns`, which draws rows, \
-within {drawn} |
-| `predict` | the scores of the training's best evaluation (within {near_score} after training in 16 bits) |
-| `--correct-and-smooth` | `predict` ends with shares of classes |
-| `export` | `hpcgnn.load_model` in plain PyTorch has the logits of `predict`, up to {near_logits} of the largest |
-| `--format pyg` | the same from the model of PyTorch Geometric |
-| `infer` | integers of 8 bits predict what floats predict for at least {equal} of the nodes |
+| `--dry-run`, `plan` | the bytes of an epoch are those of the training; a range for methods that choose widths; the \
+plan of `bns` within {drawn} |
+| `--resume` | half of the epochs on two ranks: losses are those of an unstopped run up to {exact}, or near it, the \
+last within {near_loss} |
+| `predict` | scores of the training's best evaluation; within {near_score} for 16 bits |
+| `export` | logits of `predict` in plain PyTorch, or PyTorch Geometric (`--format pyg`), up to {near_logits} |
+| `infer` | at 8 bits {equal} or more of the predictions of floats |
 
-"""
+With `--device cuda` only the settings were tried. All of this works with a run of each setting above, of your own \
+model, and on graphs with edge weights, relations, attributes, several labels and targets of a regression, but for:
+
+| action | not with | reason |
+|---|---|---|
+{actions}"""
+NEAR = "near: the cut rounds, draws or delays other rows"
 Refusals = dict[str, dict[str, str]]     # by feature, then by action
 
 
@@ -308,37 +310,46 @@ def page(of_actions: Refusals) -> str:
     """The page, in Markdown: pairs of the features of settings, and what is refused of actions."""
     settled = [pair for pair in pairs() if not any(one.model or one.group == "graph" for one in pair)]
     refused = {pair: reason for pair in settled if (reason := refusal(*pair)) is not None}
-    reasons = [*refused.values(), *(reason for own in of_actions.values() for reason in own.values())]
-    numbers = {reason: number for number, reason in enumerate(dict.fromkeys(reasons), start=1)}
-    rows = []
-    for feature in FEATURES:
-        found = [(pair[pair[0] is feature], refused.get(pair)) for pair in settled if feature in pair]
-        others: dict[int, list[str]] = {}
-        for other, reason in found:
-            if reason is not None:
-                others.setdefault(numbers[reason], []).append(other.name)
-        names = "; ".join(f"{', '.join(names)} ({number})" for number, names in others.items())
-        if found:
-            rows.append(f"| {feature.name} | {sum(reason is None for _, reason in found)} | {names} |\n")
-    of_actions_head = ACTIONS_HEAD.format(exact=EXACT, near_loss=in_percent(NEAR_LOSS),
-                                          near_score=NEAR_SCORE, near_logits=NEAR_LOGITS,
-                                          equal=in_percent(FEWEST_EQUAL), drawn=in_percent(DRAWN))
-    return (HEAD.format(total=len(settled), refused=len(refused)) + "".join(rows) + of_actions_head
-            + "".join(_row(cells) + ("" if number else _row(["---"] * len(cells)))
-                      for number, cells in enumerate(_table_of_actions(of_actions, numbers)))
-            + "\n## Reasons\n\n" + "".join(f"{number}. {reason}\n" for reason, number in numbers.items()))
+    free = [one for one in dict.fromkeys(itertools.chain(*settled)) if not any(one in pair for pair in refused)]
+    return PAGE.format(total=len(settled), refused=len(refused), pairs="".join(_rows_of_pairs(refused)),
+                       free=names_of(free), actions="".join(_rows_of_actions(of_actions)), exact=EXACT,
+                       near_loss=in_percent(NEAR_LOSS), near_score=NEAR_SCORE, near_logits=NEAR_LOGITS,
+                       equal=in_percent(FEWEST_EQUAL), drawn=in_percent(DRAWN))
+
+
+def _rows_of_pairs(refused: dict[tuple[Feature, Feature], str]) -> Iterator[str]:
+    """A row for each reason: the features of one side, and those of the other, all pairs of which have it."""
+    for reason in dict.fromkeys(refused.values()):
+        found = [pair for pair, own in refused.items() if own == reason]
+        sides = [list(dict.fromkeys(side)) for side in zip(*found, strict=True)]
+        assert len(found) == len(sides[0]) * len(sides[1]), f"not all of {sides} are refused: {reason}"
+        few, many = sorted((names_of(side) for side in sides), key=lambda names: names.count(","))
+        yield _row([few, many, reason])
+
+
+def _rows_of_actions(refused: Refusals) -> Iterator[str]:
+    """A row for each action and reason, and one for runs that resume near an unstopped one."""
+    for action in ACTIONS:
+        reasons = {feature: refused[feature.name][action] for feature in FEATURES if action in refused[feature.name]}
+        for reason in dict.fromkeys(reasons.values()):
+            yield _row([f"`{action}`", names_of([one for one, own in reasons.items() if own == reason]), reason])
+    yield _row([f"`{RESUME}`", names_of([one for one in FEATURES if one.name in CHANGED_BY_THE_CUT]), NEAR])
+
+
+def names_of(features: Sequence[Feature]) -> str:
+    """Names, with that of a family where all of it is there."""
+    whole = {one.family for one in features if one.family} - {
+        one.family for one in FEATURES if one not in features and one.family}
+    return ", ".join(dict.fromkeys(one.family if one.family in whole else one.name for one in features))
+
+
+def features_in(names: str) -> list[Feature]:
+    """The features of a cell of `names_of`."""
+    return [one for one in FEATURES if {one.name, one.family} & set(names.split(", "))]
 
 
 def in_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _table_of_actions(refused: Refusals, numbers: dict[str, int]) -> Iterator[list[str]]:
-    yield ["feature", *ACTIONS]
-    for feature in FEATURES:
-        works = {name: "yes" for name in ACTIONS} | {RESUME: "~" if feature.name in CHANGED_BY_THE_CUT else "="}
-        yield [feature.name, *(f"no ({numbers[refused[feature.name][name]]})" if name in refused[feature.name] else word
-                               for name, word in works.items())]
 
 
 def _row(cells: list[str]) -> str:
@@ -376,11 +387,17 @@ def refusal(one: Feature, other: Feature) -> str | None:
     return None
 
 
+# What a sentence says of one run, which a reason for all runs leaves out.
+OF_ONE_RUN = re.compile(r"^the run (?:holds an? [\w:-]+, and|was trained [^,]+, and|holds combinations:Own,) "
+                        r"|^synthetic is a regression, and |, (?:and this|not combinations:Own).*"
+                        r"|(?<=--quantize) [\w-]+")
+
+
 def reason_in(sentence: str) -> str:
     """The reason in a sentence of the form `A can't be used with B: REASON; what to do`."""
     _, mark, rest = sentence.partition(": ")
-    reason = (rest if mark else sentence).partition("; ")[0]
-    return f"{reason}." if reason.startswith(("hpcgnn", "synthetic")) else f"{reason[0].upper()}{reason[1:]}."
+    reason = OF_ONE_RUN.sub("", (rest if mark else sentence).partition("; ")[0])
+    return re.sub(r" = \w+ has no effect on .*, only on", " has an effect only on", reason)
 
 
 def main(comm: MPI.Comm) -> None:

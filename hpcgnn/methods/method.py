@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 SENDS_SOME = Clash("nodes_aware", "on", "ranks of a node share rows that come in every epoch; use another method")
 NARROW_SUMS = 8     # bits per value in sums of gradients beside messages of few bits
-KEEPS_ALL_PEERS = Clash("rematerialize", True, "it keeps the rows of all peers from epoch to epoch; use another method")
-NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row in every epoch, so there is nothing "
-                           "to predict from; use another method")
+KEEPS_ALL_PEERS = Clash("rematerialize", True, "the method keeps the rows of all peers from epoch to epoch; use "
+                        "another method")
+NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row in every epoch; use another "
+                           "method")
 
 
 def narrow_sums(widths: Sequence[int]) -> int:

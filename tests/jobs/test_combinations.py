@@ -23,11 +23,14 @@ PAGE = (ROOT / "docs/combinations.md").read_text()
 
 def actions_of_the_page():
     """What the page says of every action, by feature: yes, = or ~, or the reason."""
-    reasons = dict(re.findall(r"^(\d+)\. (.*)$", PAGE, re.MULTILINE))
-    table = PAGE[PAGE.index("| feature | --device"):PAGE.index("## Reasons")].strip()
-    head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-    return {name: {action: reasons[cell[4:-1]] if cell.startswith("no") else cell
-                   for action, cell in zip(head[1:], cells, strict=True)} for name, *cells in rows}
+    works = {action: "=" if action == combinations.RESUME else "yes" for action in combinations.ACTIONS}
+    found = {feature.name: dict(works) for feature in combinations.FEATURES}
+    rows = re.findall(r"^\| `(.*)` \| (.*) \| (.*) \|$", PAGE.partition("| action |")[2], re.MULTILINE)
+    for action, names, reason in rows:
+        for feature in combinations.features_in(names):
+            assert found[feature.name][action] == works[action], f"{feature.name}: two rows for {action}"
+            found[feature.name][action] = "~" if reason == combinations.NEAR else reason
+    return found
 
 
 def refused_on_the_page():
