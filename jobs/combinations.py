@@ -277,7 +277,8 @@ PAGE = """# What goes with what
 
 Of {total} pairs of settings for built-in models, {refused} are refused, each by a sentence with the reason; the \
 others train. A graph may refuse more: `sage-max` and `rgcn` take no edge weights, `rgcn` needs relations, integers \
-take none. `jobs/combinations.py` made this page and tries what it says. [Models of your own](own-model.md) have their own page.
+take none. `jobs/combinations.py` made this page and tries what it says. [Models of your own](own-model.md) have their \
+own page.
 
 | setting | not with | reason |
 |---|---|---|
