@@ -195,7 +195,7 @@ def sentences_of_the_program() -> str:
 def test_every_sentence_of_troubleshooting_is_one_of_the_program():
     text, program = (ROOT / "docs/troubleshooting.md").read_text(), sentences_of_the_program()
     shown = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
-    assert len(shown) >= 30
+    assert len(shown) >= 15
     pieces = [(sentence, piece.strip()) for sentence in shown for piece in sentence.split("…")]
     assert [pair for pair in pieces if pair[1] and pair[1] not in program] == []
 
