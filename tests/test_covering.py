@@ -167,14 +167,15 @@ def test_runs_that_each_collect_one_number_of_ranks_share_out_all_cases(run_exam
     assert together == ranks_of_cases(run_example(place="."))
 
 
-@pytest.mark.parametrize("options, place", [(("--exhaustive",), "."), ((), "test_example.py")])
+@pytest.mark.parametrize("options, place", long_but((1,), [
+    (("--exhaustive",), "."), ((), "test_example.py")]))
 def test_a_case_runs_on_all_numbers_of_ranks_where_all_are_asked_for_or_its_file_is_named(run_example, options, place):
     assert ranks_of_cases(run_example(*options, place=place)) == [[1, 2, 3, 4]] * 7
 
 
-@pytest.mark.parametrize("options, place, expected", [
+@pytest.mark.parametrize("options, place, expected", long_but((0, 1, 3), [
     ((), ".", 0), ((), "test_example.py", 1), ((), "test_example.py::test_long", 1), (("--all",), ".", 1),
-    (("--unnamed",), "test_example.py", 0)])
+    (("--unnamed",), "test_example.py", 0)]))
 def test_a_long_test_runs_where_all_are_asked_for_or_its_file_is_named(run_example, options, place, expected):
     found = run_example("-k", "long or single", *options, place=place)
     assert [name for name, _, _ in found].count("test_long") == expected

@@ -6,6 +6,7 @@ Benchmarks run on torch's device "meta" instead: see tests/bench/test_device_pla
 from __future__ import annotations
 
 import pytest
+from covering import long_but
 from cuda.conftest import need_compiler
 from cuda.separate_memory import separate_memory
 from integer_models import some_model
@@ -56,8 +57,9 @@ def test_integers_answer(hpcgnn, graph, shards, shared_path, kind, options):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("settings", [("--model", "gin"), ("--model", "sage", "--steps", "rows:2"),
-                                      ("--model", "gat", "--set", "heads=2", "--quantize", "degree-aware")])
+@pytest.mark.parametrize("settings", long_but((0, 1), [
+    ["--model", "gin"], ["--model", "sage", "--steps", "rows:2"],
+    ["--model", "gat", "--set", "heads=2", "--quantize", "degree-aware"]]))
 def test_a_run_is_trained_continued_quantized_and_answered(hpcgnn, shards, shared_path, settings):
     out = shared_path / "run"
     run(hpcgnn, "train", shards, "--epochs", 1, "--hidden", 8, "--out", out, *settings, *CUDA)

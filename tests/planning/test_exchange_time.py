@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from covering import long_but
 from planning_setup import NETWORK
 
 from hpcgnn.planning.exchange_time import EAGER_BYTES, exchange_seconds, simulate_exchange, sum_seconds
@@ -77,7 +78,7 @@ def neighbors(num_ranks, count, seed=0):
     return pair // num_ranks, pair % num_ranks, rng.integers(1, 200_000, len(pair))
 
 
-@pytest.mark.parametrize("num_ranks, count", [(8, 5), (64, 20), (1000, 30), (10_000, 30)])
+@pytest.mark.parametrize("num_ranks, count", long_but((0, 1, 2), [(8, 5), (64, 20), (1000, 30), (10_000, 30)]))
 def test_the_closed_form_is_a_lower_bound_that_is_not_far_off(num_ranks, count):
     source, destination, num_bytes = neighbors(num_ranks, count)
     simulated = simulate_exchange(source, destination, num_bytes, num_ranks, NETWORK).max()

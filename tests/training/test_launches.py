@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from covering import long_but
 from cuda.conftest import need_compiler
 from cuda.separate_memory import separate_memory
 from mpi4py import MPI
@@ -48,7 +49,7 @@ def shards(shared_path):
     return write_once(MPI.COMM_WORLD, easy_graph(spec=GRAPH), shared_path / "shards")
 
 
-@pytest.mark.parametrize("model, precision", BOUNDS)
+@pytest.mark.parametrize("model, precision", long_but((0, 3, 5), BOUNDS))
 def test_a_step_starts_few_kernels_and_waits_for_none(shards, model, precision):
     operations, kernels, waits = of_an_epoch(shards, {"model": model, "precision": precision})
     assert operations.total() + kernels.total() <= BOUNDS[model, precision], (operations, kernels)

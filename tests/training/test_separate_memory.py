@@ -120,7 +120,7 @@ def test_no_training_of_two_ranks_mixes_the_memories(shards, shared_path, settin
     check_training(shards, shared_path, settings)
 
 
-@pytest.mark.parametrize("settings", ALONE, ids=json.dumps)
+@pytest.mark.parametrize("settings", long_but((1, 3, 4), ALONE), ids=json.dumps)
 def test_no_training_of_one_rank_mixes_the_memories(shards, shared_path, settings):
     check_training(shards, shared_path, settings)
 
