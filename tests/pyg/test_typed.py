@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from mpi4py import MPI
 from training_setup import losses, random_owner, write_once
 
@@ -338,9 +339,9 @@ def test_losses_of_fit_are_those_of_plain_training(shared_path):
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("method, settings", [
+@pytest.mark.parametrize("method, settings", long_but((1, 4, 6), [
     ("uniform", {"bits": 4}), ("sylvie", {}), ("adaqp", {"period": 4, "group_size": 20}), ("pipegcn", {}), ("bns", {}),
-    ("sancus", {}), ("vanilla", {"steps": "2"})])
+    ("sancus", {}), ("vanilla", {"steps": "2"})]))
 def test_every_method_trains_it(shared_path, method, settings):
     dataset = finish_dataset(given_graph(hetero(), Choices(labels="paper")), SourceOptions())
     run = trained(hgt(is_lazy=True), COMM, write_once(COMM, dataset, shared_path / "shards"), shared_path / "run",
