@@ -13,7 +13,7 @@ import numpy as np
 from hpcgnn.data.cleaning import CleanGraph
 from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, UNKNOWN_INDICATOR, GraphDataset, is_plain_name
 from hpcgnn.data.features import ColumnTypes, Features, look_at_features, prepare_features
-from hpcgnn.data.hold_out import hold_out, links_of
+from hpcgnn.data.hold_out import doubts_about, hold_out, links_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.labels import Labels, made_labels
 from hpcgnn.data.options import SourceOptions
@@ -225,7 +225,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     graph = graph.with_remarks(labels.remarks)
     indptr, indices, report = graph[:3]
     num_nodes, unlabeled = len(indptr) - 1, labels.unlabeled
-    origins = replace(origins, dubious=origins.dubious + labels.dubious)
+    origins = replace(origins, dubious=origins.dubious + labels.dubious + doubts_about(graph, held_out))
     drawn_with = options.seed if masks is None else None
     if masks is None:
         masks = random_split(labels.values, options, unlabeled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,9 +32,10 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
 
     Returns
     -------
-    graph : CleanGraph                 without the links; where every edge holds both ways, without their reverses
-    held_out : as `given`, or None     a link that holds both ways is drawn once: from the lower number, or by its own
-                                       relation if reverses have relations of their own
+    graph : CleanGraph                 without the links, and without their reverses where all edges, or all of a
+                                       relation, have one
+    held_out : as `given`, or None     a link that holds both ways is drawn once: from the lower number, or by the
+                                       first relation if reverses have another one
 
     Raises
     ------
@@ -44,9 +46,10 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
         return graph, None
     if given is not None and any(shares):
         raise DatasetError(f"{name} has held-out links of its own; leave out --hold-out")
-    num_nodes, reverse = len(graph.indptr) - 1, _Reverse.of(graph)
+    num_nodes = len(graph.indptr) - 1
     target, source = np.repeat(np.arange(num_nodes), np.diff(graph.indptr)), graph.indices.astype(np.int64)
     edges = _columns(source, target, graph.edge_type)
+    reverse = _Reverse.of(graph, edges)
     if given is None:
         # Parallel edges, which differ in their attributes, are one link.
         is_new = np.ones(len(edges), bool)
@@ -76,29 +79,67 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
     return graph._replace(indptr=indptr, indices=graph.indices[kept], report=report, **of_edges), held
 
 
+def doubts_about(graph: CleanGraph, held: np.ndarray | None) -> tuple[str, ...]:
+    """A warning if edges of a graph lead back from targets of held-out links to their sources."""
+    if held is None or graph.report.is_symmetric:
+        return ()
+    num_nodes = len(graph.indptr) - 1
+    edges = _columns(graph.indices.astype(np.int64), np.repeat(np.arange(num_nodes), np.diff(graph.indptr)), None)
+    is_back = _are_in(edges, held[:, [1, 0]], num_nodes)
+    count = int(_are_in(held[:, [1, 0]], edges[is_back], num_nodes).sum())
+    return (f"{count:,} of {len(held):,} held-out links have an edge back, from target to source, which stays in the "
+            "graph and carries messages; if links have no direction, --symmetrize (symmetrize=True) lets both leave",
+            ) if count else ()
+
+
 class _Reverse(NamedTuple):
     """Reverses of the edges of a graph, rows of source and target, and relation if edges have one."""
 
-    exists: bool      # each edge has one
-    num_relations: int = 0      # if not 0: of a reverse, the relation is this number higher, or lower
+    relation: np.ndarray      # (num_relations,) int64, of the reverses of a relation's edges; -1: some have none
+    is_added: bool = False      # --symmetrize added relations for the reverses
 
     @classmethod
-    def of(cls, graph: CleanGraph) -> _Reverse:
-        number = num_reversible(graph.relation_names)
-        return cls(number > 0 or graph.report.is_symmetric, number)
+    def of(cls, graph: CleanGraph, edges: np.ndarray) -> _Reverse:
+        """Reverses of the `edges` of a graph, whatever their attributes.
+
+        A relation's edges have reverses if these are all edges of one relation: the same one ("knows"), or another one
+        ("rates" and "rev_rates").
+        """
+        numbers = np.arange(max(1, len(graph.relation_names)))
+        if (half := num_reversible(graph.relation_names)):
+            return cls((numbers + half) % (2 * half), is_added=True)
+        if graph.report.is_symmetric:
+            return cls(numbers)
+        if graph.edge_type is None and graph.edge_attr is None:
+            return cls(np.full(1, -1))
+        num_nodes, order = len(graph.indptr) - 1, np.argsort(_relation_of(edges), kind="stable")
+        bounds = np.searchsorted(_relation_of(edges)[order], [*numbers, len(numbers)])
+        of_relations = [edges[order[start:stop]] for start, stop in pairwise(bounds)]
+        number_of = {_pairs(ends[:, 0], ends[:, 1], num_nodes): number for number, ends in enumerate(of_relations)
+                     if len(ends)}
+        return cls(np.array([number_of.get(_pairs(ends[:, 1], ends[:, 0], num_nodes), -1) for ends in of_relations]))
 
     def is_first(self, edges: np.ndarray) -> np.ndarray:
         """Whether an edge, not its reverse, stands for the link, (n,) bool."""
-        if self.num_relations:
-            return edges[:, 2] < self.num_relations
-        return edges[:, 0] <= edges[:, 1] if self.exists else np.ones(len(edges), bool)
+        own = _relation_of(edges)
+        other = self.relation[own]
+        return (other < 0) | (own < other) | ((own == other) & (edges[:, 0] <= edges[:, 1]))
 
     def reversed(self, edges: np.ndarray) -> np.ndarray:
-        """The reverse of each edge; no rows if edges have none."""
-        found = edges[:, [1, 0, *range(2, edges.shape[1])]][:len(edges) if self.exists else 0]
-        if self.num_relations:
-            found[:, 2] = (found[:, 2] + self.num_relations) % (2 * self.num_relations)
+        """The reverses of those edges that have one."""
+        other = self.relation[_relation_of(edges)]
+        found = edges[other >= 0][:, [1, 0, *range(2, edges.shape[1])]]
+        found[:, 2:] = other[other >= 0, None]
         return found
+
+
+def _relation_of(edges: np.ndarray) -> np.ndarray:
+    return edges[:, 2] if edges.shape[1] > 2 else np.zeros(len(edges), np.int8)
+
+
+def _pairs(source: np.ndarray, target: np.ndarray, num_nodes: int) -> bytes:
+    # The set of pairs, as a key.
+    return np.unique(source * num_nodes + target).tobytes()
 
 
 def num_reversible(names: tuple[str, ...]) -> int:
@@ -195,17 +236,13 @@ def _checked(given: np.ndarray, reverse: _Reverse, name: str) -> np.ndarray:
     if is_loop.any() and given.shape[1] == 3:
         raise DatasetError(f"{name} has a held-out link from node {given[is_loop][0, 0]} to itself; leave such links "
                            "out")
-    # A reverse that has a relation of its own stands for its link.
-    edges, held = np.delete(given, 2, axis=1), given
-    one_way = edges
-    if reverse.exists:
-        is_reverse = ~reverse.is_first(edges)
-        one_way = edges.copy()
-        one_way[is_reverse] = reverse.reversed(edges[is_reverse])
-    if reverse.num_relations:
-        held = np.insert(one_way, 2, given[:, 2], axis=1)
-    held = np.unique(held, axis=0)
-    pairs = np.unique(np.insert(one_way, 2, given[:, 2], axis=1), axis=0)
+    # A reverse that --symmetrize added stands for its link.
+    edges = np.delete(given, 2, axis=1)
+    one_way, is_reverse = edges.copy(), ~reverse.is_first(edges)
+    one_way[is_reverse] = reverse.reversed(edges[is_reverse])
+    one_way = np.insert(one_way, 2, given[:, 2], axis=1)
+    held = np.unique(one_way if reverse.is_added else given, axis=0)
+    pairs = np.unique(one_way, axis=0)
     links, count = np.unique(np.delete(pairs, 2, axis=1), axis=0, return_counts=True)
     if (count > 1).any():
         source, target = links[count > 1][0, :2]

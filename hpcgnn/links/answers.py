@@ -102,10 +102,20 @@ def best_links(run: FloatRun, answers: Answers, most: int, relation: int = 0) ->
             hide_known(products, block, question, some)
             products[~may_link[labels[some]][:, block.of_class]] = -np.inf
             together_ids = np.concatenate([ids[some], np.broadcast_to(block.node_id, products.shape)], axis=1)
-            value, place = torch.cat([torch.from_numpy(scores[some]), torch.from_numpy(products)], 1).topk(most, 1)
-            scores[some], ids[some] = value.numpy(), np.take_along_axis(together_ids, place.numpy(), 1)
+            scores[some], ids[some] = _best_of(np.concatenate([scores[some], products], axis=1), together_ids, most)
     ids[np.isneginf(scores)] = -1
     return ids, scores
+
+
+def _best_of(scores: np.ndarray, ids: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `most` best scores of each row, and their ids; of equal ones the lower ids, so that ranks change nothing."""
+    value, place = (found.numpy() for found in torch.from_numpy(scores).topk(most, 1))
+    last = value[:, -1:]
+    is_cut = ((scores == last).sum(1) > (value == last).sum(1)) & (last[:, 0] > -np.inf)
+    place[is_cut] = np.lexsort((ids[is_cut], -scores[is_cut]))[:, :most]
+    found, of_found = (np.take_along_axis(array, place, 1) for array in (scores, ids))
+    order = np.lexsort((of_found, -found))
+    return np.take_along_axis(found, order, 1), np.take_along_axis(of_found, order, 1)
 
 
 def write_pairs(run: FloatRun, answers: Answers, pairs: Path, path: Path) -> None:

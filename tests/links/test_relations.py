@@ -26,7 +26,7 @@ from training_setup import (
 import hpcgnn
 from hpcgnn.config import LINKS, TrainConfig
 from hpcgnn.data.edges import read_links
-from hpcgnn.data.hold_out import TEST, VALIDATION, hold_out, links_of, relations_of
+from hpcgnn.data.hold_out import TEST, VALIDATION, doubts_about, hold_out, links_of, relations_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
@@ -78,6 +78,32 @@ def test_a_given_reverse_stands_for_its_link():
     both = links_of((([1], [2], [2]), ([2], [5], [1])), 3, None, "toy", graph.relation_names)
     with pytest.raises(DatasetError, match="link from node 1 to 2 in both the validation and the test set"):
         hold_out(graph, both, (0.0, 0.0), 0, "toy")
+
+
+def test_links_leave_with_their_reverses_whose_relation_has_another_name():
+    # "owns" reverses all edges of "likes", as a transform that adds rev_likes does, and "knows" reverses itself.
+    likes, knows = [(0, 0, 3), (1, 0, 4), (2, 0, 3), (2, 0, 4), (0, 0, 5)], [(0, 1, 1), (1, 1, 2), (3, 1, 4)]
+    both_ways = [(target, {0: 2, 1: 1}[relation], source) for source, relation, target in likes + knows]
+    graph = typed_csr(likes + knows + both_ways, 6, attr=np.arange(16, dtype=np.float32)[:, None])
+    assert not graph.report.is_symmetric
+    left, held = hold_out(graph, None, (0.25, 0.25), 3, "toy")
+    gone = {(source, relation, target) for source, target, _, relation in held.tolist()}
+    assert len(gone) == 4 and gone <= set(likes + knows)
+    back = {(target, {0: 2, 1: 1}[relation], source) for source, relation, target in gone}
+    assert triples_of(left) == sorted(set(likes + knows + both_ways) - gone - back)
+    assert doubts_about(left, held) == ()
+    given = links_of((None, ([3], ["owns"], [2])), 6, None, "toy", RELATIONS)
+    left, held = hold_out(graph, given, (0.0, 0.0), 0, "toy")
+    assert held.tolist() == [[3, 2, TEST, 2]] and len(left.indices) == 14 and (2, 0, 3) not in triples_of(left)
+
+
+def test_a_relation_that_only_partly_reverses_another_one_stays_and_is_told():
+    graph = typed_csr([(0, 0, 3), (1, 0, 4), (3, 2, 0), (4, 2, 0)], 5)
+    given = links_of((None, ([0, 1], [0, 0], [3, 4])), 5, None, "toy", RELATIONS)
+    left, held = hold_out(graph, given, (0.0, 0.0), 0, "toy")
+    assert triples_of(left) == [(3, 2, 0), (4, 2, 0)]
+    text, = doubts_about(left, held)
+    assert text.startswith("1 of 2 held-out links have an edge back") and "--symmetrize" in text
 
 
 def test_a_link_from_a_node_to_itself_can_be_held_out():
