@@ -102,12 +102,12 @@ def best_links(run: FloatRun, answers: Answers, most: int, relation: int = 0) ->
             hide_known(products, block, question, some)
             products[~may_link[labels[some]][:, block.of_class]] = -np.inf
             together_ids = np.concatenate([ids[some], np.broadcast_to(block.node_id, products.shape)], axis=1)
-            scores[some], ids[some] = _best_of(np.concatenate([scores[some], products], axis=1), together_ids, most)
+            scores[some], ids[some] = best_of(np.concatenate([scores[some], products], axis=1), together_ids, most)
     ids[np.isneginf(scores)] = -1
     return ids, scores
 
 
-def _best_of(scores: np.ndarray, ids: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def best_of(scores: np.ndarray, ids: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The `most` best scores of each row, and their ids; of equal ones the lower ids, so that ranks change nothing."""
     value, place = (found.numpy() for found in torch.from_numpy(scores).topk(most, 1))
     last = value[:, -1:]

@@ -23,6 +23,7 @@ from hpcgnn.data.hold_out import TEST, VALIDATION, hold_out, links_of
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
+from hpcgnn.links.answers import best_of
 from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import Question, questions_of
 from hpcgnn.links.ranking import Ranks, _without_held_out, link_scores
@@ -234,6 +235,19 @@ def test_other_held_out_answers_are_left_out_as_a_loop_over_pairs_leaves_them_ou
     found = _without_held_out(question, own, of_answer, better, equal)
     assert found.filtered.tolist() == expected.filtered.tolist()
     assert found.unseen.tolist() == expected.unseen.tolist()
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]], ids=["in order", "of another rank first"])
+def test_links_of_equal_score_are_listed_by_id_whatever_block_comes_first(order):
+    products = np.random.default_rng(3).integers(0, 3, (5, 12)).astype(np.float32)
+    products[4, 2:] = -np.inf      # fewer candidates than asked for
+    expected = [sorted(range(12), key=lambda node: (-row[node], node))[:4] for row in products.tolist()]
+    ids, scores = np.full((5, 4), -1), np.full((5, 4), -np.inf, np.float32)
+    for block in np.arange(12).reshape(3, 4)[order]:
+        together = np.concatenate([ids, np.broadcast_to(block, (5, 4))], axis=1)
+        scores, ids = best_of(np.concatenate([scores, products[:, block]], axis=1), together, 4)
+    assert ids[:4].tolist() == expected[:4] and ids[4, :2].tolist() == expected[4][:2]
+    assert scores[:4].tolist() == np.take_along_axis(products, np.array(expected), 1)[:4].tolist()
 
 
 def test_a_split_without_links_has_no_score(shared_path):
