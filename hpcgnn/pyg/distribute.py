@@ -63,6 +63,8 @@ class DistributedModel(Distributed):
                         and type(part).__name__ in ("GPSConv", "PerformerProjection")]
         self.reduction = next(iter(self._ways.values())).reduction if self._ways else "mean"
         self.takes_relations = "edge_type" in self._signature.edge_names
+        self.takes_attributes = "edge_attr" in self._signature.edge_names
+        self.takes_tables = self._signature.dicts is not None
         self.attends = any(way.attends for way in self._ways.values())
         self.num_exchanges = sum(way.num_exchanges for way in self._ways.values())
         self._edges: Any = None      # GraphEdges, or TypedEdges

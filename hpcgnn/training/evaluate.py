@@ -129,13 +129,40 @@ def _num_not_finite(rows: torch.Tensor) -> int:
 
 
 def classes_of(info: GraphInfo) -> dict[str, Any]:
-    """Task and classes of a graph, and the names of its relations if it has any, in a checkpoint's form."""
-    relations = {"relation_names": list(info.relation_names)} if info.relation_names else {}
-    return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names), **relations}
+    """Task and classes of a graph, names of its relations, and columns of each type of nodes and of each relation if it
+    has any, in a checkpoint's form.
+    """
+    found = {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names),
+             "relation_names": list(info.relation_names), **_columns_of(info)}
+    return {key: value for key, value in found.items() if value or key in ("task", "num_classes", "class_names")}
 
 
-def check_relations(info: GraphInfo, classes: dict[str, Any]) -> None:
-    """Raise ConfigError if a model that reads relations was trained on others; `classes` are as `classes_of`."""
+def _columns_of(info: GraphInfo) -> dict[str, list]:
+    names = [name for name, _ in info.node_types]
+    return {"type_columns": [list(pair) for pair in zip(names, info.type_columns, strict=False)],
+            "relation_columns": [list(pair) for pair in zip(info.relation_names, info.relation_columns, strict=False)]}
+
+
+def check_reads(model: nn.Module, info: GraphInfo, classes: dict[str, Any]) -> None:
+    """Raise ConfigError if a model was trained on other relations, or on other columns of types or relations, than it
+    would read here; `classes` are as `classes_of`.
+    """
+    if getattr(model, "takes_relations", False):
+        _check_relations(info, classes)
+    takes_tables = getattr(model, "takes_tables", False)
+    for key, found in _columns_of(info).items():
+        known = classes.get(key, found)
+        # A table of each type is found by name; in one table, types have places, too.
+        is_same = known == found or (takes_tables and all(
+            dict(known).get(name, width) == width for name, width in found))
+        if found and not is_same and (key == "type_columns" or getattr(model, "takes_attributes", False)):
+            shown = [", ".join(f"{name} ({width:,})" for name, width in pairs) for pairs in (known, found)]
+            what = "types" if key == "type_columns" else "relations"
+            raise ConfigError(f"the model was trained on columns of the {what} {shown[0]}, and {info.name} has "
+                              f"{shown[1]}; give the source the same ones{'' if takes_tables else ' in this order'}")
+
+
+def _check_relations(info: GraphInfo, classes: dict[str, Any]) -> None:
     known = tuple(classes.get("relation_names", info.relation_names))
     if known == info.relation_names:
         return

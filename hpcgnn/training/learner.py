@@ -18,7 +18,7 @@ from hpcgnn.run.launch import together
 from hpcgnn.training.adam import FlatAdam, WeightGroup
 from hpcgnn.training.average import WeightAverage
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
-from hpcgnn.training.evaluate import check_relations
+from hpcgnn.training.evaluate import check_reads
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.own_loss import copies_of, write_into
@@ -90,13 +90,12 @@ class Learner:
         """Collective: begin with the seed's weights, or continue from the checkpoint.
 
         Raises CollectiveError: the checkpoint's weights do not fit the model, or it has another optimizer or schedule.
-        ConfigError: the model reads relations, and was trained on others.
+        ConfigError: the model was trained on other relations or columns than it reads.
         """
         learner = cls.of(session, session.new_model(seed))
         if checkpoint is not None:
             checkpoint = learner.tables.own(checkpoint)
-            if getattr(learner.model, "takes_relations", False):
-                check_relations(session.info, checkpoint.answers_with or {})
+            check_reads(learner.model, session.info, checkpoint.answers_with or {})
             check_shapes(checkpoint, learner.best_model)
             learner.model.load_state_dict(checkpoint.model)
             learner.best_model = checkpoint.best_model

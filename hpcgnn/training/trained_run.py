@@ -19,7 +19,7 @@ from hpcgnn.shards.reader import check_num_parts
 from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.batch_graph import NAMES, ClusterCut
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
-from hpcgnn.training.evaluate import Evaluation, check_relations, classes_of, evaluate, strange_classes
+from hpcgnn.training.evaluate import Evaluation, check_reads, classes_of, evaluate, strange_classes
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import NOTHING, Session
@@ -70,8 +70,7 @@ class BestModel:
         info, checkpoint = self.info, self.checkpoint
         session = Session.open(comm, self.shards, self.config, info, recipe, self.classes, part, precision="fp32")
         model = session.new_model(self.config.seed)
-        if getattr(model, "takes_relations", False):
-            together(comm, lambda: check_relations(info, self.classes))
+        together(comm, lambda: check_reads(model, info, self.classes))
         checkpoint = together(comm, lambda: with_own_rows(checkpoint, model))
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)

@@ -19,7 +19,7 @@ from hpcgnn.data.given import finish_dataset
 from hpcgnn.data.objects import given_graph
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.tables import Choices
-from hpcgnn.errors import ConfigError
+from hpcgnn.errors import ConfigError, HpcgnnError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.training.trial import try_model
 
@@ -336,6 +336,36 @@ def test_losses_of_fit_are_those_of_plain_training(shared_path):
         optimizer.step()
         expected.append(loss.item())
     np.testing.assert_allclose(losses(run.metrics), expected, rtol=1e-4)
+
+
+def test_types_in_another_order_are_refused_where_they_have_places_in_one_table(tmp_path):
+    """Their columns would meet the weights of other types. Tables are found by their type."""
+    def shards_of(order, widths=()):
+        data = hetero()
+        for known, width in widths:
+            data[known].x = data[known].x[:, :1].repeat(1, width)
+        held = {known: data[known] for known in order} | {kind: data[kind] for kind in KINDS}
+        dataset = finish_dataset(given_graph({key: dict(store) for key, store in held.items()},
+                                             Choices(labels="paper")), SourceOptions())
+        return hpcgnn.open(write_once(MPI.COMM_SELF, dataset, tmp_path / "-".join(map(str, (*order, *widths)))))
+
+    def answers(run, graph, **model):
+        found = hpcgnn.open_run(tmp_path / run, graph, other_graph=True, **model).predict()
+        return dict(zip(map(str, found.name), found.logits[:, 0].tolist(), strict=True))
+
+    graph, others = shards_of(COUNTS), shards_of(["venue", "author", "paper"])
+    model = hgt()
+    for own in ("sage", model):
+        hpcgnn.fit(own, graph, out=tmp_path / ("sage" if own == "sage" else "hgt"), epochs=2)
+    expected, found = (answers("hgt", one, model=model) for one in (graph, others))
+    papers = [name for name in expected if name.startswith("paper:")]
+    assert len(papers) == COUNTS["paper"]
+    assert [found[name] for name in papers] == pytest.approx([expected[name] for name in papers], abs=1e-5)
+    with pytest.raises(HpcgnnError, match=r"columns of the types paper \(4\), author \(5\), venue \(1\), and .* has "
+                                          r"venue \(1\), author \(5\), paper \(4\); .* in this order"):
+        answers("sage", others)
+    with pytest.raises(HpcgnnError, match=r"has paper \(5\), author \(4\), venue \(1\)"):
+        answers("hgt", shards_of(COUNTS, (("paper", 5), ("author", 4))), model=model)
 
 
 @pytest.mark.parallel([2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from hpcgnn.results.export import exported
 from hpcgnn.results.float_run import FloatRun
 from hpcgnn.training import session
 from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.evaluate import check_reads, classes_of
 from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job
 from hpcgnn.training.learner import Learner
@@ -212,3 +214,9 @@ def test_a_graph_of_other_relations_is_refused_to_models_that_read_them(shared_p
         with pytest.raises(ConfigError, match=words):
             Learner.start(session.Session.open(COMM, other, TrainConfig.of(**RGCN)), 0, checkpoint)
         FloatRun.open(COMM, shared_path / "gcn", other, info, other_graph=True)
+    # Relations with columns of attributes of their own have places in these, also for a model that reads no relations.
+    info = replace(info, relation_columns=(2,) + (1,) * (len(info.relation_names) - 1))
+    model, classes = SimpleNamespace(takes_attributes=True), classes_of(info)
+    check_reads(model, info, classes)
+    with pytest.raises(ConfigError, match="columns of the relations"):
+        check_reads(model, replace(info, relation_names=info.relation_names[::-1]), classes)
