@@ -24,7 +24,7 @@ from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.node_files import NodeFile, read_node_file, rows_of
 from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, split_settings
-from hpcgnn.data.tables import Choices
+from hpcgnn.data.tables import Choices, in_order
 from hpcgnn.data.text_stream import MATRIX_MARKET, name_of
 from hpcgnn.data.text_table import (
     INTEGER,
@@ -126,7 +126,8 @@ def read_links(path: Path, options: SourceOptions) -> tuple[Ids, ...]:
     table = TextTable(path, None, options.progress)
     if table.num_columns - table.num_unnamed == 3 and _known_form(table) is None:
         found = read_columns(table, [None] * table.num_unnamed + [INTEGER] * 3)
-        return tuple(checked_ids(column, path) for column in found)
+        order = in_order(table.header[table.num_unnamed:]) if table.header else range(3)
+        return tuple(checked_ids(found[place], path) for place in order)
     links = read_edge_file(path, replace(options, scratch=None), are_rows=False, has_weights=False)
     source, target = (np.asarray(ends) if isinstance(ends, Sliced) else ends for ends in (links.source, links.target))
     return source, target
@@ -180,6 +181,9 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     if isinstance(source, pa.Array):
         remarks = (f"{remarks[0]}; header=true or header=false says otherwise", *remarks[1:])
     remarks += () if weight is None else (f"the third column of {path.name} holds weights",)
+    if header and in_order(header[:2]) == [1, 0]:
+        source, target = target, source
+        remarks += (f"edges lead from column {header[1]!r} of {path.name} to column {header[0]!r}",)
     if known is not None:
         if known.num_entries not in (None, len(source)):
             raise DatasetError(f"{path} says that it has {known.num_entries} entries and has {len(source)}; it is "
@@ -201,6 +205,8 @@ def _read_relations(table: TextTable, known: KnownForm | None, relation: str, ha
     names = table.header or ()
     place = names.index(relation) if relation in names else int(relation) if relation.isdecimal() else -1
     others = [column for column in range(first, table.num_columns) if column != place]
+    if names and in_order([names[column] for column in others[:2]]) == [1, 0]:
+        others[:2] = others[1::-1]
     if not first <= place < table.num_columns or len(others) not in (2, 3):
         found = f"the columns {', '.join(names)}" if names else f"{table.num_columns} columns and no header"
         raise DatasetError(f"{path} has {found}, and relation={relation} was given; expected the place of a column, "
@@ -215,8 +221,9 @@ def _read_relations(table: TextTable, known: KnownForm | None, relation: str, ha
     source, target = _as_one_kind(*(found[column] for column in others[:2]), path)
     weight = _as_weights(found[others[2]], path, "last") if has_weights else None
     called = repr(names[place]) if names else str(place)
-    remarks = (*table.remarks, f"relations of edges are column {called} of {path.name}; edges lead from the first of "
-               "the other columns to the second")
+    way = "the first of the other columns to the second" if others[0] < others[1] else "the second of the other " \
+        "columns to the first, as their names say"
+    remarks = (*table.remarks, f"relations of edges are column {called} of {path.name}; edges lead from {way}")
     return EdgeFile(source, target, weight, relation=found[place], remarks=remarks, skipped=table.skipped)
 
 

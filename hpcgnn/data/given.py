@@ -186,6 +186,9 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if rows is not None and given.node_id is None and isinstance(rows.ids, np.ndarray):
         given = replace(given, remarks=(*given.remarks, f"edges name {num_nodes:,} of the numbers 0 to "
                                         f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
+    if given.edge_attr is not None:
+        attr, dubious = read_attributes(given.edge_attr, len(source), given.name)
+        given = replace(given, edge_attr=attr, origins=replace(given.origins, dubious=given.origins.dubious + dubious))
     graph = _cleaned(given, source, target, num_nodes, options).with_remarks(given.remarks)
     held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name, graph.relation_names)
     if given.row_name is not None:
@@ -221,9 +224,8 @@ def _cleaned(given: GivenGraph, source: Ends, target: Ends, num_nodes: int, opti
     source, target = (np.asarray(ends) for ends in (source, target))
     relation, names = (None, ()) if given.relation is None else read_relations(
         given.relation, given.relation_names, len(source), given.name)
-    attr = None if given.edge_attr is None else read_attributes(given.edge_attr, len(source), given.name)
-    return build_typed_csr(TypedEdges(source, target, given.weight, relation, attr), num_nodes, given.is_symmetric,
-                           options.symmetrize, given.name, names, options.progress)
+    return build_typed_csr(TypedEdges(source, target, given.weight, relation, given.edge_attr), num_nodes,
+                           given.is_symmetric, options.symmetrize, given.name, names, options.progress)
 
 
 def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:

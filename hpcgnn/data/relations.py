@@ -93,8 +93,9 @@ def read_relation_names(given: Any, what: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_attributes(given: Any, num_edges: int, name: str) -> np.ndarray:
-    """Attributes of edges, (num_edges, num_edge_features) float32, from a column or matrix of numbers.
+def read_attributes(given: Any, num_edges: int, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Attributes of edges, (num_edges, num_edge_features) float32, from a column or matrix of numbers, and a warning if
+    float32 rounds whole numbers among them.
 
     Raises DatasetError for texts, for another number of rows than of edges, and for values that are unknown, infinite
     or too large for float32.
@@ -113,4 +114,13 @@ def read_attributes(given: Any, num_edges: int, name: str) -> np.ndarray:
         raise DatasetError(f"{what} hold {values[edge, column]} in column {column} of edge {edge}; expected finite "
                            "numbers: fill in such values first, or leave all attributes out by edge_features=none "
                            "(edge_attr=False in Python)")
-    return stored
+    # float32 holds each whole number up to 2**24, and float64 up to 2**53: beyond, a float is no count or time.
+    most = 2.0**53 if values.dtype.kind == "f" else np.inf
+    is_rounded = (np.abs(stored) >= 2**24) & (np.abs(stored) < most) & (stored != values) & (values % 1 == 0)
+    if not is_rounded.any():
+        return stored, ()
+    edge, column = np.argwhere(is_rounded)[0].tolist()
+    return stored, (
+        f"{int(is_rounded.any(axis=1).sum()):,} edges have attributes that float32 rounds, such as "
+        f"{values[edge, column]:.0f} in column {column}, and edges that are equal then are duplicates; subtract the "
+        "least value of the column from it first",)

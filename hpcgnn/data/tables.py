@@ -268,6 +268,23 @@ def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[
     return choice, None
 
 
+def in_order(names: Sequence[str]) -> list[int]:
+    """Places of the columns of edges in the order source, target, or source, relation, target; others last.
+
+    A source and a target are found by their usual names, else columns stay in their places. A relation has its usual
+    name, or the second place.
+    """
+    known = [str(name).lower() for name in names]
+    source, target = (next((place for place, name in enumerate(known) if name in usual), -1)
+                      for usual in (SOURCE_NAMES, TARGET_NAMES))
+    if source < 0 or target < 0:
+        return list(range(len(names)))
+    relation = next((place for place, name in enumerate(known) if place not in (source, target) and (
+        name in RELATION_NAMES or place == 1)), None)
+    found = [source, target] if relation is None else [source, relation, target]
+    return found + [place for place in range(len(names)) if place not in found]
+
+
 def edge_columns(edges: Table, choice: Any, name: str) -> tuple[Any, list[str]]:
     """Return the attributes of edges that a choice names, (num_edges, num_columns), and their columns.
 
@@ -282,15 +299,17 @@ def edge_columns(edges: Table, choice: Any, name: str) -> tuple[Any, list[str]]:
                             for values, column in picked]), [column for _, column in picked]
 
 
-def end_of(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple[Any, str]:
+def end_of(edges: Table, choice: Any, usual: tuple[str, ...], place: int, what: str = "the edges",
+           remedy: str = "name it as {}=COLUMN") -> tuple[Any, str]:
     """Return the column of sources (place 0) or targets (1) that a choice names or that has a usual name, and its name.
     """
     values, column = pick(edges, choice, usual, "edges")
     if values is None and len(edges) == 2:
         values, column = pick(edges, place, usual, "edges")
     if values is None:
-        raise DatasetError(f"the edges have columns {', '.join(edges)}, and none goes by a usual name of a "
-                           f"{('source', 'target')[place]}; name it as {('source', 'target')[place]}=COLUMN")
+        end = ("source", "target")[place]
+        raise DatasetError(f"{what} have columns {', '.join(edges)}, and none goes by a usual name of a {end}; "
+                           f"{remedy.format(end)}")
     return values, column
 
 

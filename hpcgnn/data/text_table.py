@@ -40,6 +40,8 @@ from hpcgnn.errors import DatasetError
 HEADER_WORDS = frozenset((
     "id", "node", "node_id", "nodeid", "name", "key", "vertex", "vertex_id", "index", "source", "target", "src", "dst",
     "from", "to", "source_id", "target_id", "weight", "label", "labels", "class", "split", "role", "feature", "y"))
+# Two first cells that name columns together; a node may be called like one of them.
+HEADER_PAIRS = {"head", "tail"}, {"subject", "object"}
 SEPARATORS = "\t;|,"
 SAMPLE_BYTES, SAMPLE_ROWS, MAX_SHOWN = 1 << 18, 1000, 60
 INTEGER, NUMBER, TEXT = "integer", "number", "text"
@@ -400,7 +402,7 @@ def _is_header(rows: list[list[str]]) -> bool:
         return bool(set(names) & HEADER_WORDS) and bool(body) and all(
             len(row) == len(first) and is_number(row[place]) for row in body
             for place, name in enumerate(names) if name in HEADER_WORDS)
-    if set(names) & HEADER_WORDS:
+    if set(names) & HEADER_WORDS or any(pair <= set(names) for pair in HEADER_PAIRS):
         return True
     columns = [[row[place].strip() for row in body if place < len(row)] for place in range(len(first))]
     return any(not is_like_number(cell.strip()) and len(column) == len(body) and all(map(is_like_number, column))

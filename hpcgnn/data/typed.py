@@ -190,9 +190,10 @@ def graph_of_typed_tables(tables: dict[Any, Any], choices: Choices, name: str) -
     for key, table in tables.items():
         if isinstance(key, tuple):
             kind = _kind(key)
-            columns, ends = columns_of(table, f"{name}: the edges {'__'.join(kind)}"), []
+            what = f"{name}: the edges {'__'.join(kind)}"
+            columns, ends = columns_of(table, what), []
             for place, names in enumerate((SOURCE_NAMES, TARGET_NAMES)):
-                values, column = end_of(columns, None, names, place)
+                values, column = end_of(columns, None, names, place, what, "call it {}")
                 known = rows.get(kind[2 * place])      # an unknown type is refused later, with the others' names
                 ends.append((column, values if known is None else known.find(values, f"an edge {'__'.join(kind)}")))
             held = {column: values for column, values in columns.items() if column not in dict(ends)}
@@ -432,7 +433,8 @@ def _attributes(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str
     if not any(widths):
         return None, (), ()
     is_shared = len(set(filter(None, widths))) == 1
-    found = np.zeros((sum(map(_num_edges, typed.kinds)), max(widths) if is_shared else sum(widths)), np.float32)
+    found = np.zeros((sum(map(_num_edges, typed.kinds)), max(widths) if is_shared else sum(widths)),
+                     np.result_type(np.float32, *(part.dtype for part in parts if part is not None)))
     row = column = 0
     for kind, part, width in zip(typed.kinds, parts, widths, strict=True):
         if part is not None:

@@ -16,7 +16,7 @@ from hpcgnn.data.given import finish_dataset
 from hpcgnn.data.objects import given_graph
 from hpcgnn.data.options import SourceOptions, silent
 from hpcgnn.data.source import load_source
-from hpcgnn.data.tables import Choices
+from hpcgnn.data.tables import Choices, columns_of, in_order, is_table
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.partition.choices import MEASURED, split_balance
 from hpcgnn.report.measured import read_measured
@@ -139,9 +139,17 @@ def preprocess_graph(data: Any, out: str | Path | None, options: PreprocessOptio
                            f"{least_memory}, which takes less") from reason
 
 
+def _read_links(links: Any, options: PreprocessOptions) -> Any:
+    if isinstance(links, str | Path):
+        return read_links(Path(links), options)
+    if not is_table(links):
+        return links
+    columns = columns_of(links, "held-out links")
+    return tuple(list(columns.values())[place] for place in in_order(list(columns)))
+
+
 def _load(data: Any, options: PreprocessOptions) -> GraphDataset:
-    val, test = (read_links(Path(links), options) if isinstance(links, str | Path) else links
-                 for links in (options.val_links, options.test_links))
+    val, test = (_read_links(links, options) for links in (options.val_links, options.test_links))
     options = replace(options, val_links=val, test_links=test)
     if not isinstance(data, str):
         return finish_dataset(given_graph(data, options), options)

@@ -20,6 +20,7 @@ from hpcgnn.data.columns import Ids, as_ids, texts_of
 from hpcgnn.data.dataset import UNKNOWN_INDICATOR, GraphDataset
 from hpcgnn.data.edges import EdgeFile, read_edge_file
 from hpcgnn.data.features import normalize_rows
+from hpcgnn.data.hold_out import hold_out
 from hpcgnn.data.ids import NodeRows, ids_of_ends, places_of
 from hpcgnn.data.node_files import NodeFile, read_node_file
 from hpcgnn.data.options import ProgressTask, SourceOptions, split_path
@@ -149,6 +150,8 @@ def _grown(dataset: GraphDataset, folder: str, settings: dict[str, str], options
     rows = NodeRows(ids, dataset.name)
     source, target = (rows.find(end, "an edge") for end in ends)
     graph = _with_edges(dataset, source, target, edges, len(ids), options)
+    if dataset.held_out is not None:      # links among the new edges carry no messages, either
+        graph, _ = hold_out(graph, dataset.held_out, (0.0, 0.0), 0, dataset.name)
     many = len(new)
     features = dataset.features
     if file is not None:

@@ -3,6 +3,7 @@ import gzip
 import numpy as np
 import pytest
 
+from hpcgnn.data.edges import read_links
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import DatasetError
@@ -110,3 +111,23 @@ def test_nan_features_are_refused(files, small_graph):
     np.save(files / "features.npy", small_graph.features)
     with pytest.raises(DatasetError, match="NaN or infinite, first at node 4"):
         load(files)
+
+
+@pytest.mark.parametrize("header, rows", [
+    ("target,source", [(1, 0), (2, 1), (3, 2), (0, 3)]),
+    ("dst,src", [("b", "a"), ("c", "b"), ("d", "c"), ("a", "d")]),
+    ("tail,relation,head", [("b", "likes", "a"), ("c", "owns", "b"), ("d", "likes", "c"), ("a", "likes", "d")]),
+    ("head,relation,tail", [("a", "likes", "b"), ("b", "owns", "c"), ("c", "likes", "d"), ("d", "likes", "a")]),
+])
+def test_a_header_says_where_edges_begin(header, rows, tmp_path):
+    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+    (tmp_path / "e.csv").write_text(f"{header}\n{text}")
+    (tmp_path / "v.csv").write_text(f"{header}\n{','.join(map(str, rows[1]))}\n")
+    has_relations = len(rows[0]) == 3
+    dataset = load_source(f"edges:{tmp_path}/e.csv{',relation=relation' if has_relations else ''}", SourceOptions(
+        feature_kind="structural", val_links=read_links(tmp_path / "v.csv", SourceOptions())))
+    assert dataset.num_nodes == 4
+    target = np.repeat(np.arange(4), np.diff(dataset.indptr))
+    assert sorted(zip(dataset.indices.tolist(), target.tolist(), strict=True)) == [(0, 1), (2, 3), (3, 0)]
+    assert dataset.held_out[:, :2].tolist() == [[1, 2]]
+    assert not has_relations or (dataset.held_out[0, 3] == 1 and dataset.relation_names == ("likes", "owns"))

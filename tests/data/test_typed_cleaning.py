@@ -170,7 +170,15 @@ def test_attributes_that_can_not_be_are_refused_in_one_sentence(given, complaint
         read_attributes(given, 2, "g")
 
 
+def test_whole_numbers_that_float32_rounds_are_told():
+    for times in (1_600_000_000 + np.arange(6).reshape(3, 2), np.array([[2**24 + 1.0, 3], [1, 2], [0.1, 1e-9]])):
+        _, (text,) = read_attributes(times, 3, "g")
+        assert "edges have attributes that float32 rounds, such as 16" in text
+    for fine in (np.array([[2**24, 0.1], [1e-9, 1e30]]), np.float32([[1e9 + 1, 7]] * 2), np.array([[2**40, 3]] * 2)):
+        assert read_attributes(fine, 2, "g")[1] == ()
+
+
 def test_attributes_of_any_number_are_float32():
-    assert read_attributes(np.array([True, False]), 2, "g").tolist() == [[1.0], [0.0]]
-    found = read_attributes(np.array([[1, 2], [3, 4]], np.uint8), 2, "g")
+    assert read_attributes(np.array([True, False]), 2, "g")[0].tolist() == [[1.0], [0.0]]
+    found, _ = read_attributes(np.array([[1, 2], [3, 4]], np.uint8), 2, "g")
     assert found.tolist() == [[1.0, 2.0], [3.0, 4.0]] and found.dtype == np.float32

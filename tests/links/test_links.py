@@ -113,6 +113,14 @@ def test_given_links_are_taken_from_any_source(tmp_path):
         load_source(f"npz:{tmp_path}/bare.npz", SourceOptions(val_links=(np.array([2]), np.array([11]))))
 
 
+def test_a_table_of_links_names_its_columns(tmp_path):
+    edges = {"source": ["a", "b", "c", "d"], "target": ["b", "c", "d", "a"]}
+    links = {"target": ["c", "d"], "source": ["b", "c"]}      # two links, which an array could not hold
+    hpcgnn.preprocess(edges, val_links=links, out=tmp_path / "o", comm=MPI.COMM_SELF)
+    part = read_partition(tmp_path / "o", 0, 1, read_graph_info(tmp_path / "o"))
+    assert part.held_out.tolist() == [[1, 2, VALIDATION], [2, 3, VALIDATION]] and len(part.indices) == 2
+
+
 def test_shards_hold_a_link_with_each_of_its_ends(tmp_path):
     dataset = with_links()
     owner = random_owner(dataset, 3)

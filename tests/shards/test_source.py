@@ -92,6 +92,19 @@ def test_shards_that_grow_are_those_of_the_grown_source(tmp_path, edges, name, s
     assert f"{NUM_NEW} nodes" in found.cleaning.remarks[-1]
 
 
+def test_held_out_links_among_new_edges_stay_out(tmp_path):
+    ends, features = np.array([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]]), np.eye(5, dtype=np.float32)
+    hpcgnn.preprocess(ends, features=features, symmetrize=True, val_links=([0], [1]), test_links=([3], [2]),
+                      out=tmp_path / "old")
+    (tmp_path / "more.csv").write_text("1,0\n2,3\n1,3\n")
+    found = hpcgnn.preprocess(f"shards:{tmp_path / 'old'},edges={tmp_path / 'more.csv'}", out=tmp_path / "grown")
+    grown = whole_graph(tmp_path / "grown", found)
+    target = np.repeat(np.arange(5), grown.in_degree())
+    assert grown.held_out.tolist() == [[0, 1, 1], [3, 2, 2]]
+    expected = {(1, 2), (3, 4), (4, 0), (0, 2), (1, 3)}
+    assert set(zip(grown.indices.tolist(), target.tolist(), strict=True)) == expected | {(v, u) for u, v in expected}
+
+
 def test_a_new_node_joins_the_part_of_its_neighbors(tmp_path):
     graph = easy_graph()
     owner = np.arange(graph.num_nodes, dtype=np.int32) % 3
