@@ -47,8 +47,9 @@ def check_table_file(path: Path) -> None:
 def write_best_links(run: FloatRun, answers: Answers, most: int, path: Path, relation: str | None = None) -> None:
     """Collective: write each node's `most` best links of a relation that its graph lacks, best first.
 
-    Columns: node, relation if the graph has any, target (source if the run asked for sources), score. With the run's
-    candidates=label, only labels are linked that some edge links.
+    Columns: node, relation if the graph has any, target (source if the run asked for sources), score. In a graph with
+    types of nodes, or with the run's candidates=label, only types or labels are linked that some edge links, by the
+    relation if there are any.
 
     Raises CollectiveError: no relation, or an unknown one, for a graph with relations; the file can't be written.
     """
@@ -90,17 +91,17 @@ def best_links(run: FloatRun, answers: Answers, most: int, relation: int = 0) ->
     question, = questions_of(comm, part, session.info.cleaning.is_symmetric, asked,
                              Relations.of(session.info.relation_names), every, without_self=True)
     queries = queries_of(question, rows, _decoder(run))
-    labels = session.objective.labels.cpu().numpy()
-    may_link = _linked_labels(comm, run, labels, asked)
+    kinds, num_kinds = _kinds_of(run)
+    may_link = _linked_kinds(comm, run, kinds, num_kinds, asked, relation)
     ids, scores = np.full((part.num_inner, most), -1, np.int64), np.full((part.num_inner, most), -np.inf, np.float32)
-    for block in blocks_of(comm, rows, part.inner_id, labels):
+    for block in blocks_of(comm, rows, part.inner_id, kinds):
         step = max(1, BLOCK_PRODUCTS // (len(block.node_id) + most))
         for first in range(0, part.num_inner, step):
             HERE.note("ranks links")
             some = np.arange(first, min(first + step, part.num_inner))
             products = (queries[some] @ block.rows.t()).float().numpy()
             hide_known(products, block, question, some)
-            products[~may_link[labels[some]][:, block.of_class]] = -np.inf
+            products[~may_link[kinds[some]][:, block.of_class]] = -np.inf
             together_ids = np.concatenate([ids[some], np.broadcast_to(block.node_id, products.shape)], axis=1)
             scores[some], ids[some] = best_of(np.concatenate([scores[some], products], axis=1), together_ids, most)
     ids[np.isneginf(scores)] = -1
@@ -163,16 +164,29 @@ def _decoder(run: FloatRun) -> nn.Module | None:
     return in_float64(getattr(plain(run.model), LINK_DECODER, None))
 
 
-def _linked_labels(comm: MPI.Comm, run: FloatRun, labels: np.ndarray, asked: str) -> np.ndarray:
-    """Collective: which labels of answers an anchor's label may have, (num_labels, num_labels) bool."""
-    objective = run.session.objective
-    num_labels = len(objective.num_of_class) if isinstance(objective, LinkObjective) else 1
-    found = np.zeros((num_labels, num_labels), bool)
-    if num_labels == 1:
+def _kinds_of(run: FloatRun) -> tuple[np.ndarray, int]:
+    """Types of this rank's nodes, or their labels if candidates are of one label, (num_inner,) int64; and their number.
+    """
+    objective, types = run.session.objective, run.session.info.node_types
+    if types:
+        bounds = np.cumsum([count for _, count in types])
+        return np.searchsorted(bounds, run.part.inner_id, side="right"), len(types)
+    return objective.labels.cpu().numpy(), len(objective.num_of_class) if isinstance(objective, LinkObjective) else 1
+
+
+def _linked_kinds(comm: MPI.Comm, run: FloatRun, kinds: np.ndarray, num_kinds: int, asked: str,
+                  relation: int) -> np.ndarray:
+    """Collective: which kinds of answers a kind of anchors may have, (num_kinds, num_kinds) bool: those that an edge of
+    the relation links.
+    """
+    found = np.zeros((num_kinds, num_kinds), bool)
+    if num_kinds == 1:
         return ~found
-    of_rows = run.session.graph.share(torch.from_numpy(labels).float()[:, None])[:, 0].round().long().numpy()
-    target = np.repeat(labels, np.diff(run.part.indptr))
-    source = of_rows[run.part.indices]
+    part = run.part
+    of_rows = run.session.graph.share(torch.from_numpy(kinds).float()[:, None])[:, 0].round().long().numpy()
+    of_relation = slice(None) if part.edge_type is None else part.edge_type == relation
+    target = np.repeat(kinds, np.diff(part.indptr))[of_relation]
+    source = of_rows[part.indices][of_relation]
     found[(target, source) if asked == SOURCES else (source, target)] = True
     comm.Allreduce(MPI.IN_PLACE, found, MPI.LOR)
     return found

@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, typed_graph, write_once
 
+from hpcgnn import preprocess
 from hpcgnn.results.answer_file import read_answer_arrays
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.training.checkpoint import read_checkpoint
@@ -140,6 +141,28 @@ def test_links_of_a_relation_are_those_of_all_scores(hpcgnn, trained_with_relati
     assert pairs.columns.tolist() == ["source", "relation", "target", "score"]
     np.testing.assert_allclose(pairs.score, [scores[relations.index(relation), source, end]
                                              for source, relation, end, _ in pairs.itertuples(index=False)], rtol=1e-5)
+
+
+@pytest.mark.parallel([1, 2])
+def test_the_best_links_of_a_kind_of_edge_join_its_types(hpcgnn, shared_path):
+    """Users buy items, so a user is no answer to what a user buys."""
+    draw, data = np.random.default_rng(5), {"user": {"num_nodes": 30}, "item": {"num_nodes": 20}}
+    data["user", "buys", "item"] = {"edge_index": np.stack([draw.integers(0, 30, 90), draw.integers(0, 20, 90)])}
+    data["item", "like", "item"] = {"edge_index": draw.integers(0, 20, (2, 60))}
+    shards, run, out = shared_path / "typed", shared_path / "run", shared_path / "top.csv"
+    preprocess(data, parts=COMM.size, out=shards, val_links=(["user:0"], [0], ["item:3"]))
+    assert hpcgnn("train", shards, *TRAINING, "--out", run)[0] == 0
+    for relation, most in (("user__buys__item", 4), ("item__like__item", 30)):
+        assert hpcgnn("predict", run, shards, "--top", most, "--set", f"relation={relation}", "--out", out)[0] == 0
+        if COMM.rank == 0:
+            types, table = relation.split("__"), pandas.read_csv(out)
+            assert table.node.str.startswith(f"{types[0]}:").all() and table.target.str.startswith(f"{types[2]}:").all()
+            assert table.node.nunique() == data[types[0]]["num_nodes"]
+            known = {(f"{types[0]}:{u}", f"{types[2]}:{v}") for u, v in data[tuple(types)]["edge_index"].T.tolist()}
+            found = set(zip(table.node, table.target, strict=True))
+            assert found & known <= {("user:0", "item:3")} and len(found) == len(table)
+            assert most == 4 or len(found) == 20 * 19 - sum(u != v for u, v in known)
+        COMM.barrier()
 
 
 @pytest.mark.parallel(2)
