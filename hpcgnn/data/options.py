@@ -126,6 +126,14 @@ def silent(description: str, total: float | None) -> ProgressTask:
 Progress = Callable[[str, "float | None"], ProgressTask]
 
 
+def _two_numbers(values: Any, name: str, example: str) -> tuple[float, float]:
+    try:
+        first, second = values
+        return float(first), float(second)
+    except (TypeError, ValueError):
+        raise DatasetError(f"{name} is {values!r}; expected two numbers, as in {name}={example}") from None
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """How to read a source; `hpcgnn.preprocess` describes each option. The others:
@@ -163,11 +171,11 @@ class SourceOptions:
                                      ("normalize-features", self.normalize_features, NORMALIZATIONS)):
             if value not in choices:
                 raise DatasetError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
-        train, val = self.split
+        train, val = _two_numbers(self.split, "split", "(0.6, 0.2)")
         if not (0 < train <= 1 and 0 <= val <= 1 - train + 1e-12):
             raise DatasetError(f"split fractions are {train} for training and {val} for validation; "
                                "expected a positive and a non-negative number that sum to at most 1")
-        val, test = self.hold_out
+        val, test = _two_numbers(self.hold_out, "hold_out", "(0.05, 0.1)")
         if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
             raise DatasetError(f"hold-out shares are {val} for validation and {test} for test; expected two numbers "
                                "from 0 that sum to less than 1")

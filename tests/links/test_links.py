@@ -113,6 +113,12 @@ def test_given_links_are_taken_from_any_source(tmp_path):
         load_source(f"npz:{tmp_path}/bare.npz", SourceOptions(val_links=(np.array([2]), np.array([11]))))
 
 
+@pytest.mark.parametrize("shares", [0.1, (0.1,), (0.1, 0.1, 0.1), ("few", 0.1)])
+def test_shares_that_are_no_two_numbers_are_one_sentence(shares):
+    with pytest.raises(DatasetError, match=r"^hold_out is .*; expected two numbers, as in hold_out=\(0.05, 0.1\)"):
+        SourceOptions(hold_out=shares)
+
+
 def test_a_table_of_links_names_its_columns(tmp_path):
     edges = {"source": ["a", "b", "c", "d"], "target": ["b", "c", "d", "a"]}
     links = {"target": ["c", "d"], "source": ["b", "c"]}      # two links, which an array could not hold
