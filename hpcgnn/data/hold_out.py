@@ -115,9 +115,18 @@ class _Reverse(NamedTuple):
         num_nodes, order = len(graph.indptr) - 1, np.argsort(_relation_of(edges), kind="stable")
         bounds = np.searchsorted(_relation_of(edges)[order], [*numbers, len(numbers)])
         of_relations = [edges[order[start:stop]] for start, stop in pairwise(bounds)]
-        number_of = {_pairs(ends[:, 0], ends[:, 1], num_nodes): number for number, ends in enumerate(of_relations)
-                     if len(ends)}
-        return cls(np.array([number_of.get(_pairs(ends[:, 1], ends[:, 0], num_nodes), -1) for ends in of_relations]))
+        # Relations of equal pairs are matched in their order, as rates, likes with rev_rates, rev_likes.
+        alike: dict[bytes, list[int]] = {}
+        for number, ends in enumerate(of_relations):
+            if len(ends):
+                alike.setdefault(_pairs(ends[:, 0], ends[:, 1], num_nodes), []).append(number)
+        relation = np.full(len(numbers), -1)
+        for number, ends in enumerate(of_relations):
+            others = alike.get(_pairs(ends[:, 1], ends[:, 0], num_nodes), [])
+            own = alike.get(_pairs(ends[:, 0], ends[:, 1], num_nodes), [])
+            if len(others) == len(own) > 0:
+                relation[number] = others[own.index(number)]
+        return cls(relation)
 
     def is_first(self, edges: np.ndarray) -> np.ndarray:
         """Whether an edge, not its reverse, stands for the link, (n,) bool."""

@@ -25,6 +25,7 @@ from training_setup import (
 
 import hpcgnn
 from hpcgnn.config import LINKS, TrainConfig
+from hpcgnn.data.cleaning import TypedEdges, build_typed_csr
 from hpcgnn.data.edges import read_links
 from hpcgnn.data.hold_out import TEST, VALIDATION, doubts_about, hold_out, links_of, relations_of
 from hpcgnn.data.ids import NodeRows
@@ -95,6 +96,19 @@ def test_links_leave_with_their_reverses_whose_relation_has_another_name():
     given = links_of((None, ([3], ["owns"], [2])), 6, None, "toy", RELATIONS)
     left, held = hold_out(graph, given, (0.0, 0.0), 0, "toy")
     assert held.tolist() == [[3, 2, TEST, 2]] and len(left.indices) == 14 and (2, 0, 3) not in triples_of(left)
+
+
+def test_relations_of_equal_pairs_have_reverses_of_their_own():
+    pairs = [(0, 3), (1, 4), (2, 3), (2, 5)]
+    triples = [(u, relation, v) for relation in (0, 1) for u, v in pairs]
+    triples += [(v, relation, u) for relation in (2, 3) for u, v in pairs]
+    source, relation, target = np.array(triples).T
+    graph = build_typed_csr(TypedEdges(source, target, None, relation.astype(np.int32)), 6, False, False, "toy",
+                            ("rates", "likes", "rev_rates", "rev_likes"))
+    given = links_of((([1], ["likes"], [4]), None), 6, None, "toy", graph.relation_names)
+    left, held = hold_out(graph, given, (0.0, 0.0), 0, "toy")
+    assert triples_of(left) == sorted(set(triples) - {(1, 1, 4), (4, 3, 1)})
+    assert doubts_about(left, held)[0].startswith("1 of 1")      # rated, too
 
 
 def test_a_relation_that_only_partly_reverses_another_one_stays_and_is_told():
