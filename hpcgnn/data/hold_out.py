@@ -87,9 +87,10 @@ def doubts_about(graph: CleanGraph, held: np.ndarray | None) -> tuple[str, ...]:
     edges = _columns(graph.indices.astype(np.int64), np.repeat(np.arange(num_nodes), np.diff(graph.indptr)), None)
     is_back = _are_in(edges, held[:, [1, 0]], num_nodes)
     count = int(_are_in(held[:, [1, 0]], edges[is_back], num_nodes).sum())
+    remedy = "relations that say the same as the link's can be left out" if held.shape[1] > 3 else \
+        "if links have no direction, --symmetrize (symmetrize=True) lets both leave"
     return (f"{count:,} of {len(held):,} held-out links have an edge back, from target to source, which stays in the "
-            "graph and carries messages; if links have no direction, --symmetrize (symmetrize=True) lets both leave",
-            ) if count else ()
+            f"graph and carries messages; {remedy}",) if count else ()
 
 
 class _Reverse(NamedTuple):

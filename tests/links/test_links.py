@@ -19,7 +19,7 @@ import hpcgnn
 from hpcgnn.config import LINKS as LINK_TASK
 from hpcgnn.config import TrainConfig
 from hpcgnn.data.cleaning import build_csr
-from hpcgnn.data.hold_out import TEST, VALIDATION, hold_out, links_of
+from hpcgnn.data.hold_out import TEST, VALIDATION, doubts_about, hold_out, links_of
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
@@ -65,6 +65,15 @@ def test_drawn_links_of_a_directed_graph_leave_alone():
     left, held = hold_out(graph, None, (0.0, 0.34), 0, "toy")
     assert held[:, 2].tolist() == [TEST, TEST]
     assert arcs_of(left) == arcs_of(graph) - {(u, v) for u, v, _ in held.tolist()}
+
+
+def test_edges_back_that_stay_in_the_graph_are_told():
+    # All edges but one hold both ways, so the graph is directed, and only what is asked for leaves it.
+    graph = clean([(0, 1), (1, 0), (1, 2), (2, 1), (3, 0)], 4)
+    left, held = hold_out(graph, np.array([[0, 1, TEST], [3, 0, VALIDATION]]), (0.0, 0.0), 0, "toy")
+    text, = doubts_about(left, held)
+    assert text.startswith("1 of 2 held-out links have an edge back") and "--symmetrize" in text
+    assert arcs_of(left) == {(1, 0), (1, 2), (2, 1)} and doubts_about(left, held[held[:, 2] == VALIDATION]) == ()
 
 
 def test_given_links_are_taken_out_with_their_weights():

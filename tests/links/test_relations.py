@@ -117,7 +117,7 @@ def test_a_relation_that_only_partly_reverses_another_one_stays_and_is_told():
     left, held = hold_out(graph, given, (0.0, 0.0), 0, "toy")
     assert triples_of(left) == [(3, 2, 0), (4, 2, 0)]
     text, = doubts_about(left, held)
-    assert text.startswith("1 of 2 held-out links have an edge back") and "--symmetrize" in text
+    assert text.startswith("1 of 2 held-out links have an edge back") and "relations that say the same" in text
 
 
 def test_a_link_from_a_node_to_itself_can_be_held_out():
