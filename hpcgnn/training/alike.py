@@ -176,7 +176,9 @@ def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
         return repr(value)
     if value is None or isinstance(value, (bool, int, str, bytes)) or depth == 0:
         return ""
-    if hasattr(value, "named_modules") and not isinstance(value, type):
+    if isinstance(value, type):
+        return value.__qualname__
+    if hasattr(value, "named_modules"):
         # All ranks take a model's weights and buffers from rank 0; buffers of a loss without weights are settings.
         buffers = [] if any(True for _ in value.parameters()) else [*value.buffers()]
         held = [_floats_in(module, depth) for _, module in value.named_modules()]
@@ -198,7 +200,7 @@ def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
         return value.__qualname__
     if isinstance(value, types.FunctionType):
         return _of_function(value, depth)
-    if isinstance(value, type) or not hasattr(value, "__dict__"):
+    if not hasattr(value, "__dict__"):
         return f"{getattr(value, '__qualname__', type(value).__qualname__)}"
     if type(value).__module__.startswith("hpcgnn.training."):      # a loss or a score, which wraps the program's
         return description_of(vars(value), depth)

@@ -142,6 +142,12 @@ def test_a_rank_may_keep_its_own_number_where_it_changes_nothing():
     assert description_of(Counted()) == description_of(Counted())
 
 
+def test_a_class_that_a_model_holds_is_described_by_its_name():
+    model = Net(4, 0.0)
+    model.kinds = [torch.Tensor, torch.nn.Linear]      # PyTorch Geometric's Sequential holds the first
+    assert description_of(model).count("kinds=Tensor, Linear") == 1
+
+
 @pytest.mark.parallel([2])
 def test_a_function_that_reads_the_graph_makes_the_model(shared_path):
     """What a rank knows of its own part is in a graph."""
