@@ -162,6 +162,11 @@ def is_lazy(weight: Any) -> bool:
     return isinstance(weight, UninitializedParameter)
 
 
+def names_taken(conv: nn.Module) -> list[str]:
+    """Names that message, aggregate and update take; one may have a type in one of them and none in another."""
+    return [param.name for method in ("message", "aggregate", "update") for param in conv.inspector.get_params(method)]
+
+
 def needs_relations(conv: nn.Module, name: str) -> bool:
     return name in TYPED and getattr(conv, "num_relations", 2) > 1
 
@@ -194,9 +199,6 @@ def _num_exchanges(conv: nn.Module, name: str) -> int:
 
 
 def _check_options(conv: nn.Module, what: str) -> None:
-    if getattr(conv, "cached", False):
-        raise ConfigError(f"{what} can't be distributed with cached=True, which keeps what belongs to one part; "
-                          "hpcgnn keeps the normalized weights anyway, so leave cached out")
     if conv.flow != "source_to_target":
         raise ConfigError(f"{what} can't be distributed with flow={conv.flow!r}: a rank holds the edges into its "
                           "nodes; reverse the edges and use source_to_target")
@@ -222,14 +224,15 @@ def _check_known(conv: nn.Module, name: str, what: str) -> None:
 
 def _check_own(conv: nn.Module, what: str) -> None:
     # A user's class must read sources only in `propagate`, by names that distinguish sources from destinations.
-    taken = set(conv.inspector.get_flat_param_names(["message", "aggregate", "update"]))
+    taken = set(names_taken(conv))
     found = sorted(taken & {"edge_index", "edge_index_j", "adj_t"})
     if found:
         raise ConfigError(f"{what} can't be distributed: its message or update takes {found[0]}, and its numbers "
                           "are valid on one rank only; pass what it needs as rows, and take them as NAME_j")
-    twice = sorted(name for name in taken if name + "_j" in taken)
+    in_messages = set(conv.inspector.get_param_names("message")) | set(conv.inspector.get_param_names("aggregate"))
+    twice = sorted(name for name in in_messages if name + "_j" in taken)
     if twice:
-        raise ConfigError(f"{what} can't be distributed: its message or update takes both {twice[0]} and {twice[0]}_j; "
+        raise ConfigError(f"{what} can't be distributed: its message takes both {twice[0]} and {twice[0]}_j; "
                           "pass the same rows to propagate once more, under another name")
     if conv.inspector.implements("edge_update"):
         raise ConfigError(f"{what} can't be distributed: it has an edge_update of its own; compute in message instead")

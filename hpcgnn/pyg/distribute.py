@@ -148,7 +148,15 @@ class DistributedModel(Distributed):
                   if name in signature.edge_names and value is not None}
         if signature.takes_data:
             data, index = sys.modules["torch_geometric.data"].Data, edges.graph.node_index
-            return self.module(data(x=rows, edge_index=edges.sealed, **named, **dict.fromkeys(INDEX_NAMES, index)))
+            given = data(x=rows, edge_index=edges.sealed, **named, **dict.fromkeys(INDEX_NAMES, index))
+            try:
+                return self.module(given)
+            except AttributeError as error:      # of the data alone; others are the user's own errors
+                if type(error.obj).__name__ != "GlobalStorage":
+                    raise
+                raise ConfigError(f"{self._name}'s forward reads data.{error.name}, which shards do not give it; it "
+                                  "gets x, edge_index, n_id, and edge_weight, edge_attr and edge_type if the graph has "
+                                  "them; masks and labels are for the loss") from error
         return self.module(rows, edges.sealed, **named) if signature.takes_edges else self.module(rows, **named)
 
     def _called_with_tables(self, passing: TypedPassing) -> Any:

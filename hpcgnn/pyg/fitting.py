@@ -33,8 +33,9 @@ ROW_WISE = ("BatchNorm", "LayerNorm", "MessageNorm", "Linear", "MLP", "JumpingKn
             "HeteroDictLinear", "HeteroJumpingKnowledge")
 # They attend to all nodes by sums over nodes, which ForwardPassing sums over the ranks.
 LINEAR_ATTENTION = ("PerformerAttention", "PerformerProjection")
-JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.sequential", "torch_geometric.nn.module_dict",
-           "torch_geometric.nn.parameter_dict", "torch_geometric.nn.conv.hetero_conv")
+JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.models.deepgcn",
+           "torch_geometric.nn.sequential", "torch_geometric.nn.module_dict", "torch_geometric.nn.parameter_dict",
+           "torch_geometric.nn.conv.hetero_conv", "torch_geometric.nn.conv.antisymmetric_conv")
 OF_TYPES = ("HGTConv", "HANConv", "HeteroConv", "HeteroDictLinear")      # a model that has one takes tables of types
 
 

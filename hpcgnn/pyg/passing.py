@@ -33,6 +33,7 @@ from hpcgnn.pyg.convolutions import (
     Way,
     is_normalizing,
     loop_weight,
+    names_taken,
     needs_attributes,
     needs_relations,
     num_edge_columns,
@@ -85,6 +86,7 @@ class ForwardPassing:
         self._wide: dict[nn.Module, torch.Tensor] = {}
         self._mapped_here: set[nn.Module] = set()
         self._gets_inner: set[nn.Module] = set()
+        self._lifted_names: dict[nn.Module, list[str]] = {}      # of `message`, given as one table of rows
         self._shared: set[int] = set() if shared is None else shared
         self._read: dict[tuple[int, int, bool], tuple[int, torch.Tensor]] = {}     # which exchange, and the rows
         self._normalized: dict[nn.Module, tuple[float | None, bool]] = {}
@@ -92,6 +94,9 @@ class ForwardPassing:
         # They learn the weights of edges, so they are normalized anew in each pass.
         self._learning = {conv for conv, way in ways.items()
                           if (way.kind, way.name) == ("plain", "PDNConv") and conv.normalize}
+        # With cached=True they keep what belongs to one part, or kept what belongs to the whole graph.
+        self._cached = [(conv, {name: value for name, value in vars(conv).items() if name.startswith("_cached_")})
+                        for conv in ways if getattr(conv, "cached", False)]
 
     def keep_constant(self, rows: torch.Tensor, all_rows: torch.Tensor) -> None:
         """Note inner rows with known halo rows, which need no message."""
@@ -169,12 +174,16 @@ class ForwardPassing:
                 conv.propagate = partial(self._summed, conv)
             for conv in self._learning:
                 conv.normalize = False
+            for conv, kept in self._cached:
+                vars(conv).update({**dict.fromkeys(kept), "cached": False})
             for module in self.over_all:
                 if type(module).__name__ == "GPSConv":
                     handles.append(module.register_forward_pre_hook(_without_batch, with_kwargs=True))
                 else:
                     vars(module)["forward"] = partial(self._attended, module)
             for conv in self.ways:
+                if self.ways[conv].kind == "own":
+                    conv.update = partial(self._updated, conv)
                 handles += [conv.register_forward_pre_hook(self._before_call, with_kwargs=True),
                             conv.register_propagate_forward_pre_hook(self._before_propagate),
                             conv.register_propagate_forward_hook(self._after),
@@ -186,10 +195,14 @@ class ForwardPassing:
                 handle.remove()
             for conv in self._summing:
                 vars(conv).pop("propagate", None)
+            for conv in self.ways:
+                vars(conv).pop("update", None)
             for module in self.over_all:
                 vars(module).pop("forward", None)
             for conv in self._learning:
                 conv.normalize = True
+            for conv, kept in self._cached:
+                vars(conv).update({**kept, "cached": True})
 
     def complete(self, rows: torch.Tensor, way: Way) -> torch.Tensor:
         """Collective: return inner rows (num_inner, ...) followed by halo rows, differentiable."""
@@ -355,6 +368,7 @@ class ForwardPassing:
         if conv in self._learning:
             edge_index = self._normalize(conv, way, edge_index, values)
         keep = None
+        self._lifted_names[conv] = [name for name in _source_names(conv) if isinstance(values.get(name), torch.Tensor)]
         for name in _source_names(conv):
             if values.get(name) is not None:
                 values[name], present = self._lifted(conv, way, values[name], edge_index)
@@ -365,6 +379,13 @@ class ForwardPassing:
                       for name, value in values.items()}
         self.passed = edge_index
         return edge_index, (self.at.graph.num_rows, self.at.graph.num_inner), values
+
+    def _updated(self, conv: nn.Module, out: torch.Tensor, **given: Any) -> torch.Tensor:
+        """`update` of a user's convolution, which gets its own rows of what `message` takes as NAME_j."""
+        for name in self._lifted_names.get(conv, ()):
+            if name in given:
+                given[name] = given[name][1]
+        return type(conv).update(conv, out, **given)
 
     def _normalize(self, conv: nn.Module, way: Way, edge_index: torch.Tensor, values: dict) -> torch.Tensor:
         """Collective: weigh edges by D^-1/2 (A + I) D^-1/2, where the weights in A are learned.
@@ -479,15 +500,11 @@ def _lacks(way: Way, name: str, what: str, has_graph: bool) -> str:
 
 
 def _source_names(conv: nn.Module) -> list[str]:
-    return sorted({name[:-2] for name in _taken(conv) if name.endswith("_j")})
-
-
-def _taken(conv: nn.Module) -> list[str]:
-    return conv.inspector.get_flat_param_names(["message", "aggregate", "update"])
+    return sorted({name[:-2] for name in names_taken(conv) if name.endswith("_j")})
 
 
 def _is_of_edges(conv: nn.Module, name: str, value: object, num_edges: int) -> bool:
-    is_of_nodes = {name + "_i", name + "_j"} & set(_taken(conv))
+    is_of_nodes = {name + "_i", name + "_j"} & set(names_taken(conv))
     return isinstance(value, torch.Tensor) and not is_of_nodes and len(value) == num_edges
 
 

@@ -10,6 +10,7 @@ import torch
 import hpcgnn
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
+softmax = pytest.importorskip("torch_geometric.utils").softmax
 
 SCALERS = ["identity", "amplification", "attenuation", "linear"]
 DEGREES = torch.tensor([2, 5, 10, 14, 12, 9, 5, 3])
@@ -28,6 +29,7 @@ CONVOLUTIONS = {
     "GCNConv": pyg.GCNConv,
     "GCNConv improved": lambda i, o: pyg.GCNConv(i, o, improved=True, bias=False),
     "GCNConv no loops": lambda i, o: pyg.GCNConv(i, o, add_self_loops=False),
+    "GCNConv cached": lambda i, o: pyg.GCNConv(i, o, cached=True),
     "GCNConv no norm": lambda i, o: pyg.GCNConv(i, o, normalize=False),
     "GATConv": lambda i, o: pyg.GATConv(i, o, heads=2, concat=False, residual=True),
     "GATConv no loops": lambda i, o: pyg.GATConv(i, o, add_self_loops=False),
@@ -42,6 +44,9 @@ CONVOLUTIONS = {
     "EdgeConv": lambda i, o: pyg.EdgeConv(mlp(2 * i, o)),
     "GENConv": lambda i, o: pyg.GENConv(i, o, learn_t=True, norm="batch"),
     "FiLMConv": pyg.FiLMConv,
+    "AntiSymmetricConv": lambda i, o: pyg.Sequential("x, edge_index", [
+        (torch.nn.Linear(i, o), "x -> h"), (pyg.AntiSymmetricConv(o, num_iters=2), "h, edge_index -> h")]),
+    "SGConv cached": lambda i, o: pyg.SGConv(i, o, K=2, cached=True),
     "SGConv": lambda i, o: pyg.SGConv(i, o, K=2),
     "TAGConv": lambda i, o: pyg.TAGConv(i, o, K=2),
     "SSGConv": lambda i, o: pyg.SSGConv(i, o, alpha=0.2, K=2),
@@ -95,6 +100,7 @@ class Deep(torch.nn.Module):
     ("APPNP", lambda: pyg.APPNP(K=3, alpha=0.1), False),
     ("GCN2Conv", lambda: pyg.GCN2Conv(8, alpha=0.1, theta=0.5, layer=1, shared_weights=False), True),
     ("LGConv", pyg.LGConv, False),
+    ("DeepGCNLayer", lambda: pyg.DeepGCNLayer(pyg.GENConv(8, 8), pyg.BatchNorm(8), torch.nn.ReLU()), False),
     ("GatedGraphConv", lambda: pyg.GatedGraphConv(8, num_layers=2), False),
     ("CGConv", lambda: pyg.CGConv(8, batch_norm=True), False),
     ("SimpleConv", lambda: pyg.SimpleConv("mean", combine_root="sum"), False),
@@ -167,6 +173,40 @@ class Doubling(pyg.SAGEConv):
 @pytest.mark.parallel([1, 2, 3])
 def test_a_message_of_the_users_own_is_passed_along_each_edge(whole_graph, assert_equals_pyg):
     assert_equals_pyg(whole_graph(), hpcgnn.distribute(TwoLayers(Doubling)))
+
+
+class Updating(pyg.MessagePassing):
+    """Softmax over neighbors with arguments that have no types, and an update that takes the node's own row."""
+
+    def __init__(self, i, o):
+        super().__init__(aggr="sum")
+        self.score, self.map = torch.nn.Linear(2 * i, 1), torch.nn.Linear(2 * i, o)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j, index, ptr, size_i):
+        weight = softmax(self.score(torch.cat([x_i, x_j], dim=1)), index, ptr, size_i)
+        return weight * x_j
+
+    def update(self, inputs, x):
+        return self.map(torch.cat([inputs, x], dim=1))
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_an_update_takes_the_nodes_own_rows_and_arguments_need_no_types(whole_graph, assert_equals_pyg):
+    assert_equals_pyg(whole_graph(), hpcgnn.distribute(TwoLayers(Updating)))
+
+
+@pytest.mark.parallel([2])
+def test_what_a_convolution_kept_of_the_whole_graph_is_left_as_it_was(whole_graph, assert_equals_pyg):
+    whole, model = whole_graph(), pyg.SGConv(6, 5, K=2, cached=True)
+    with torch.no_grad():
+        model(whole.x.float(), whole.edge_index)
+    kept, reference = model._cached_x, pyg.SGConv(6, 5, K=2).double()
+    reference.load_state_dict(model.state_dict())
+    assert_equals_pyg(whole, hpcgnn.distribute(model), reference)
+    assert model.cached and model._cached_x is kept
 
 
 @pytest.mark.parallel([1, 2])
