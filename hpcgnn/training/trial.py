@@ -33,6 +33,7 @@ from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.pyg.convolutions import is_convolution
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.training.generators import alike_draws
+from hpcgnn.training.gradients import without_hooks
 
 SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of the model
 NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are the nodes at these distances before it
@@ -88,15 +89,21 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
     if not splits:
         order = np.random.default_rng(0).permutation(len(rows))
         parts = [parts[0], _part_of(graph, rows, (cut, len(rows) - cut), device, order)]
-    with _left_as_it_was(model):
+    with _left_as_it_was(model) as held:
         try:
-            answers = [_answer(model, parts[0], is_training) for is_training in (True, False)]
+            answers = [_answer(model, parts[0], is_training, held) for is_training in (True, False)]
         except HpcgnnError:
             raise
-        except Exception:      # an error of the user's code: the first epoch raises it again, with its place
+        except IndexError as error:
+            if f"dimension 0 with size {len(rows)}" in str(error):
+                raise ConfigError(f"{name} reads or writes a row by its number ({error}), which a rank does not have, "
+                                  "or has for another node; look up what belongs to a node by node_index") from error
+            return None
+        except Exception as error:      # of the user's code: if all rows have it too, the first epoch raises it again
+            _check_counts(model, graph, parts, held, error)
             return None
         if graph.x.dtype != torch.float32 and not isinstance(model, DistributedModel):
-            _check_stored(model, _part_of(graph, rows, (cut, len(rows) - cut), device, dtype=graph.x.dtype), name)
+            _check_stored(model, _part_of(graph, rows, (cut, len(rows) - cut), device, dtype=graph.x.dtype), name, held)
         for out in answers:
             check_entries(out, len(rows), name)
         if isinstance(model, DistributedModel):
@@ -111,7 +118,9 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
         if not getattr(model, "mixes_rows", False):
             try:
                 for is_training in (True, False):
-                    _check_rows(model, parts, cut, is_training, name, None if splits else order)
+                    _check_rows(model, parts, is_training, held, name, None if splits else order)
+                if splits:
+                    remark = _check_kept(model, parts, held, name, num_ranks)
             except HpcgnnError:
                 raise
             except Exception as error:
@@ -139,16 +148,30 @@ def _check_term(model: nn.Module, entries: dict[Any, torch.Tensor], name: str) -
                           "nodes")
 
 
-def _check_stored(model: nn.Module, part: LocalGraph, name: str) -> None:
+def _check_stored(model: nn.Module, part: LocalGraph, name: str, held: _Held) -> None:
     """Raise ConfigError if a model can't compute on rows in the storage of this precision."""
     try:
-        _answer(model, part, False)
+        _answer(model, part, False, held)
     except RuntimeError as error:
         if "dtype" not in str(error):
             return
         raise ConfigError(f"{name} can't compute on rows of {str(part.x.dtype).removeprefix('torch.')}, as this "
                           f"precision stores them ({' '.join(str(error).split())[:120]}); train it with precision "
                           "fp32, or convert where rows meet weights, as x.float() does") from error
+
+
+def _check_counts(model: nn.Module, graph: LocalGraph, parts: list[LocalGraph], held: _Held, error: Exception) -> None:
+    """Raise ConfigError if a model that fails on a few rows works on all of this rank's."""
+    whole = _part_of(graph, np.arange(graph.num_inner), (graph.num_inner,), parts[0].x.device)
+    try:
+        _answer(model, whole, True, held)
+    except Exception:
+        return
+    if not getattr(model, "mixes_rows", False):
+        raise ConfigError(f"{_name_of(model)}'s forward works on {graph.num_inner} rows and not on "
+                          f"{parts[0].num_inner} ({type(error).__name__}: {' '.join(str(error).split())[:120]}), and "
+                          "each rank has its own number of rows, in its own order; take the number from x, and look "
+                          "up what belongs to a node by node_index") from error
 
 
 def _name_of(model: nn.Module) -> str:
@@ -186,10 +209,12 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     indptr = np.arange(len(rows) + 1, dtype=np.int64) * source.shape[1]
     features = graph.x[torch.from_numpy(rows).to(graph.x.device)].detach().to(dtype).to(device)
     of_edges: dict[str, Any] = {}
-    if graph.edge_weight is not None:
-        of_edges = {"edge_weight": np.ones(source.size, np.float32), "weighted_degree": degree.astype(np.float32)}
-    # An edge takes relation and attributes from an edge of the graph that its ends choose, so all parts agree on them.
+    # An edge takes its weight from its ends, and relation and attributes from an edge of the graph that its ends
+    # choose, so all parts agree on them.
     place = (rows[:, None] + rows[source]).reshape(-1)
+    if graph.edge_weight is not None:
+        weight = (0.5 + place % 101 / 101).astype(np.float32)
+        of_edges = {"edge_weight": weight, "weighted_degree": weight.reshape(source.shape).sum(axis=1)}
     for name, values in (("edge_type", graph.rows.edge_type), ("edge_attr", graph.rows.edge_attr)):
         if values is not None:
             of_edges[name] = values[place % len(values)] if len(values) else np.zeros(
@@ -199,7 +224,10 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     return LocalGraph(tried, AloneExchange(), is_trial=True)
 
 
-def _answer(model: nn.Module, part: LocalGraph, is_training: bool) -> Any:
+def _answer(model: nn.Module, part: LocalGraph, is_training: bool, held: _Held | None) -> Any:
+    """Outputs of a pass that starts from the state that the model had; None starts from where the last pass ended."""
+    if held is not None:
+        held.restore()
     model.train(is_training)
     part.begin_forward(seed=0, epoch=0, is_training=is_training)
     with alike_draws(model), torch.enable_grad():
@@ -208,13 +236,13 @@ def _answer(model: nn.Module, part: LocalGraph, is_training: bool) -> Any:
 
 # Whether rows are mixed
 
-def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training: bool, name: str,
+def _check_rows(model: nn.Module, parts: list[LocalGraph], is_training: bool, held: _Held, name: str,
                 order: np.ndarray | None) -> None:
     """Check that outputs for the parts equal outputs for the whole, also if the rows are in another order."""
     logs = []
     for part in parts:
-        with _Log(model) as log:
-            log.note("its answers", list(entries_of(_answer(model, part, is_training)).values()))
+        with _Log(model, part.num_inner) as log:
+            log.note("its answers", list(entries_of(_answer(model, part, is_training, held)).values()))
         logs.append(log.entries)
     whole, *others = (entries[-1].values for entries in logs)
     if order is not None:
@@ -235,6 +263,56 @@ def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training
                       f"look up what belongs to a node by node_index{advice}")
 
 
+def _check_kept(model: nn.Module, parts: list[LocalGraph], held: _Held, name: str, num_ranks: int) -> str:
+    """Check that a training pass leaves alike tensors in the model on all ranks, and gradients that add up.
+
+    Returns a remark if outputs depend on attributes that no checkpoint holds; "" if they do not.
+    """
+    kept, gradients = [], []
+    for part in parts:
+        out = entries_of(_answer(model, part, True, held))
+        kept.append({place: value.detach().clone() for place, value in held.changed()})
+        is_attached = {place for place, value in held.changed() if value.requires_grad}
+        factor = torch.from_numpy(np.cos(part.node_id)).to(part.x)
+        loss = sum((entry.float() * factor.view(-1, *[1] * (entry.dim() - 1))).sum() for entry in out.values()
+                   if entry.dim() and entry.requires_grad)
+        if isinstance(loss, torch.Tensor):
+            with without_hooks(model.parameters()):
+                loss.backward()
+        gradients.append(held.take_gradients())
+    attributes = held.changed_attributes()
+    whole, first, second = gradients
+    largest = max([float(gradient.abs().max()) for gradient in whole.values() if gradient.numel()], default=0.0)
+    for place in [place for place in whole if place in first and place in second]:
+        if not bool(((whole[place] - first[place] - second[place]).abs() <= TOLERANCE * largest).all()):
+            raise ConfigError(f"the gradient of {name}'s {place} is not a sum over nodes, so it would differ with the "
+                              "number of ranks; look for a hook or an autograd function that joins the gradients of "
+                              "several rows, as a norm of them does")
+    differing = [place for place in kept[0] if num_ranks > 1 and not (
+        all(place in one for one in kept) and _agree(*(one[place] for one in kept)))]
+    depends = bool(attributes) and _depends_on_passes(model, parts[0], held)
+    for place in differing:
+        if place in is_attached or place in held.buffers or depends:
+            raise ConfigError(f"{name} keeps in {place} what it computes from the rows of one rank, so ranks would "
+                              "hold different values; return a term of the loss as the entry 'loss', one value per "
+                              "node, and leave statistics to BatchNorm1d")
+    return "" if not depends else (
+        f"{name}'s outputs depend on what earlier passes left in {', '.join(attributes)}, which checkpoints and saved "
+        "weights do not hold, so a resumed run would go on from its first value; keep it in a buffer (register_buffer)")
+
+
+def _depends_on_passes(model: nn.Module, part: LocalGraph, held: _Held) -> bool:
+    """Whether a training pass changes the next pass's outputs, with the same weights, buffers and draws."""
+    for is_training in (True, False):
+        first = entries_of(_answer(model, part, is_training, held))
+        _answer(model, part, True, held)
+        held.restore_buffers()
+        second = entries_of(_answer(model, part, is_training, None))
+        if not all(map(_is_close, first.values(), second.values())):
+            return True
+    return False
+
+
 @dataclass(frozen=True)
 class _Entry:
     what: str
@@ -244,9 +322,10 @@ class _Entry:
 class _Log(TorchFunctionMode):
     """Notes the result of each function outside PyTorch Geometric's convolutions, and the module that called it."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, num_rows: int):
         super().__init__()
         self.entries: list[_Entry] = []
+        self._num_rows = num_rows
         self._model = model.module if isinstance(model, DistributedModel) else model
         self._places: list[tuple[str, nn.Module]] = []
         self._hooks = ExitStack()
@@ -266,6 +345,8 @@ class _Log(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        if name in ("__getitem__", "__setitem__"):
+            self._check_slice(*args[:2])
         frame = sys._getframe(1)
         # RowFunctions passes most functions on, and some functions of torch are written in Python.
         while frame.f_code.co_name == "__torch_function__" or frame.f_globals.get("__name__") in IN_BETWEEN:
@@ -276,6 +357,15 @@ class _Log(TorchFunctionMode):
         if name != "__get__" and "empty" not in name and not is_known:
             self.note(name, out)
         return out
+
+    def _check_slice(self, rows: torch.Tensor, index: Any) -> None:
+        """Raise ConfigError for a slice of the nodes' rows that begins or ends at a number beyond the trial's rows."""
+        first = index[0] if isinstance(index, tuple) and index else index
+        if isinstance(first, slice) and rows.dim() and len(rows) == self._num_rows and any(
+                isinstance(end, int) and end > self._num_rows for end in (first.start, first.stop)):
+            shown = ":".join("" if end is None else str(end) for end in (first.start, first.stop))
+            raise ConfigError(f"the model takes rows [{shown}] by their numbers, which are other nodes on each rank; "
+                              "look up what belongs to a node by node_index")
 
     def note(self, name: str, out: Any) -> None:
         values = [one.detach().clone() for one in (out if isinstance(out, (tuple, list)) else (out,))
@@ -344,31 +434,90 @@ def _ending(out: torch.Tensor) -> str:
     return "softmax" if is_shares else ""
 
 
+class _Held:
+    """What a model's modules hold besides weights: attributes, lists, buffers and gradients, at one moment."""
+
+    def __init__(self, model: nn.Module):
+        self._parameters = dict(model.named_parameters())
+        self._modules = [(place.removeprefix("module").removeprefix("."), vars(module), dict(vars(module)),
+                          module._buffers, dict(module._buffers)) for place, module in model.named_modules()]
+        self._lists = [(value, copy.copy(value)) for _, _, values, _, _ in self._modules
+                       for name, value in values.items()
+                       if type(value) in (list, dict, set) and not name.startswith("_")]
+        tensors = [*model.buffers(), *(value for _, _, values, _, _ in self._modules for value in values.values()
+                                       if type(value) is torch.Tensor and value.numel() <= MOST_NUDGED)]
+        self._values = {id(one): (one, one.detach().clone()) for one in tensors}
+        self._gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+        self.buffers = {name.removeprefix("module.") for name, _ in model.named_buffers()}
+        self.take_gradients()
+
+    def restore(self) -> None:
+        for _, now, before, _, _ in self._modules:
+            now.clear()
+            now.update(before)
+        for value, before in self._lists:
+            value.clear()
+            value.extend(before) if isinstance(value, list) else value.update(before)
+        self._write(list(self._values))
+        self.restore_buffers()
+
+    def restore_buffers(self) -> None:
+        for *_, buffers, before in self._modules:
+            buffers.clear()
+            buffers.update(before)
+            self._write([id(buffer) for buffer in before.values()])
+
+    def _write(self, ids: list[int]) -> None:
+        with torch.no_grad():
+            for tensor, values in (self._values[one] for one in ids if one in self._values):
+                if not torch.equal(tensor, values):
+                    tensor.copy_(values)
+
+    def changed(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Tensors of floats in attributes and buffers that a pass has changed or made, by their place."""
+        for place, now, before, buffers, before_buffers in self._modules:
+            for name, value in {**now, **buffers}.items():
+                if type(value) is not torch.Tensor or not value.is_floating_point():
+                    continue
+                known = self._values.get(id(value))
+                is_same = value is before.get(name, before_buffers.get(name))
+                if not is_same or (known is not None and not torch.equal(value, known[1])):
+                    yield f"{place}.{name}" if place else name, value
+
+    def changed_attributes(self) -> list[str]:
+        """Places of numbers and tensors, other than buffers, that a pass has changed."""
+        numbers = [f"{place}.{name}" if place else name for place, now, before, _, _ in self._modules
+                   for name, value in now.items() if type(value) in (int, float) and value != before.get(name)]
+        return numbers + [place for place, _ in self.changed() if place not in self.buffers]
+
+    def take_gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients by weight, which then have none."""
+        taken = {name.removeprefix("module."): one.grad.to_dense() if one.grad.is_sparse else one.grad
+                 for name, one in self._parameters.items() if one.grad is not None}
+        for one in self._parameters.values():
+            one.grad = None
+        return taken
+
+    def give_back(self) -> None:
+        self.restore()
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+
+
 @contextmanager
-def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+def _left_as_it_was(model: nn.Module) -> Iterator[_Held]:
     """Within the block, zero weights are nudged to open gates that start closed; afterwards all is restored."""
-    modules = list(model.modules())
-    held = [(vars(module), dict(vars(module)), module._buffers, dict(module._buffers)) for module in modules]
-    lists = [(value, copy.copy(value)) for _, values, _, _ in held for name, value in values.items()
-             if type(value) in (list, dict, set) and not name.startswith("_")]
-    changed = [*((buffer, buffer.clone()) for buffer in model.buffers()),
-               *((weight, weight.detach().clone()) for weight in model.parameters()
-                 if weight.numel() <= MOST_NUDGED and bool((weight == 0).any()))]
+    held = _Held(model)
+    changed = [(weight, weight.detach().clone()) for weight in model.parameters()
+               if weight.numel() <= MOST_NUDGED and bool((weight == 0).any())]
     with torch.no_grad():
         for weight in model.parameters():
             if weight.numel() <= MOST_NUDGED:
                 weight += 0.1 * (weight == 0)
     try:
-        yield
+        yield held
     finally:
-        for now, before, buffers, before_buffers in held:
-            now.clear()
-            now.update(before)
-            buffers.clear()
-            buffers.update(before_buffers)
-        for value, before in lists:
-            value.clear()
-            value.extend(before) if isinstance(value, list) else value.update(before)
+        held.give_back()
         with torch.no_grad():
             for tensor, values in changed:
                 tensor.copy_(values)

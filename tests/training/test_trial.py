@@ -92,6 +92,93 @@ def test_what_mixes_rows_is_refused(graph, what):
         assert f"by {what}" in str(refused.value)
 
 
+class Statistics(torch.nn.Module):
+    """A mean of all rows of training passes; `reads` says whether evaluation subtracts it."""
+
+    def __init__(self, keep, reads=True):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(DIM))
+        self.kept, self.keep, self.reads = torch.zeros(DIM), keep, reads
+
+    def forward(self, h):
+        if self.training:
+            self.keep(self, h)
+        return h if self.training or not self.reads else h - self.mean - self.kept
+
+
+class GradientNorm(torch.autograd.Function):
+    """Scales the gradient of all rows to length 1."""
+
+    @staticmethod
+    def forward(ctx, h):
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / gradient.norm()
+
+
+def hooked(self, h):
+    if h.requires_grad:
+        h.register_hook(lambda gradient: gradient / gradient.norm())
+    return h
+
+
+def half_changed(self, h):
+    h = h.clone()
+    h[50] = 0
+    return h
+
+
+BY_RANK = {
+    "buffer": (lambda: Around(lambda self, h: self.part(h), part=Statistics(
+        lambda part, h: part.mean.add_(h.detach().mean(0)))), "Around keeps in part.mean what it computes from"),
+    "attribute": (lambda: Around(lambda self, h: self.part(h), part=Statistics(
+        lambda part, h: setattr(part, "kept", 0.5 * part.kept + h.detach().mean(0)))), "Around keeps in part.kept"),
+    "term of the loss": (lambda: Around(lambda self, h: setattr(self, "term", h.square().mean()) or h),
+                         "Around keeps in term what it computes from the rows of one rank"),
+    "gradient": (lambda: Around(lambda self, h: GradientNorm.apply(h)), "is not a sum over nodes, so it would differ"),
+    "hook": (lambda: Around(hooked), "the gradient of Around's conv.lin_l.weight is not a sum over nodes"),
+    "slice": (lambda: Around(lambda self, h: torch.cat([2 * h[:50], h[50:]])), r"takes rows \[:50\] by their numbers"),
+    "row": (lambda: Around(half_changed), "Around reads or writes a row by its number .index 50 is out of bounds"),
+    "narrowed": (lambda: Around(lambda self, h: torch.cat([2 * h.narrow(0, 0, 50), h.narrow(0, 50, 20)])),
+                 "Around's forward works on 70 rows and not on 24"),
+    "mask of all": (lambda: Around(lambda self, h: h * (torch.arange(70.0) < 50)[:, None]),
+                    "Around's forward works on 70 rows and not on 24"),
+}
+
+
+@pytest.mark.parametrize("what", BY_RANK)
+def test_what_a_rank_would_do_with_its_own_rows_is_refused(graph, what):
+    make, complaint = BY_RANK[what]
+    with pytest.raises(ConfigError, match=complaint):
+        try_model(hpcgnn.distribute(make()), graph, np.arange(40), 2)
+
+
+class Weighted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GraphConv(DIM, OUT)
+
+    def forward(self, x, edge_index, edge_weight):
+        return self.conv(x, edge_index, edge_weight / edge_weight.max())
+
+
+def test_a_largest_weight_of_all_edges_is_refused(graph):
+    weighted = graph_of(graph.x, graph.edge_index, torch.rand(graph.edge_index.shape[1]))
+    with pytest.raises(ConfigError, match=r"Weighted's output for a node depends on other rows of its rank, .* max"):
+        try_model(hpcgnn.distribute(Weighted()), weighted, np.arange(40), 1)
+
+
+def test_outputs_that_follow_a_count_that_no_checkpoint_holds_are_remarked(graph):
+    def scaled(self, h):
+        self.calls += self.training
+        return h / self.calls
+
+    tried = try_model(hpcgnn.distribute(Around(scaled, calls=1)), graph, np.arange(40), 1)
+    assert "Around's outputs depend on what earlier passes left in calls, which checkpoints" in tried.remark
+
+
 @pytest.mark.parametrize("conv", [pyg.GCNConv, pyg.GATConv, pyg.TransformerConv, pyg.PNAConv])
 def test_the_function_is_named_behind_convolutions_of_every_kind(graph, conv):
     def make(i, o):
@@ -124,6 +211,23 @@ class Counting(torch.nn.Module):
         return self.norm(h)
 
 
+class Keeping(torch.nn.Module):
+    """Keeps a map of the first rows that it gets."""
+
+    first = None
+
+    def forward(self, h):
+        if self.first is None:
+            self.first = h.detach().sign()
+        return h * self.first
+
+
+def clamped(self, h):
+    if not self.last.weight._backward_hooks:
+        self.last.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return h
+
+
 RIGHT = {
     "activations": lambda: Around(lambda self, h: functional.elu(h)),
     "row norms": lambda: Around(lambda self, h: functional.normalize(functional.layer_norm(h, (DIM,)), dim=1)),
@@ -149,6 +253,14 @@ RIGHT = {
     "LSTM over layers": lambda: pyg.GCN(DIM, 16, 3, OUT, jk="lstm", norm="batch_norm", dropout=0.3),
     "edges' maps": lambda: Around(lambda self, h: h, conv=lambda i, o: pyg.EdgeConv(
         torch.nn.Sequential(torch.nn.Linear(2 * i, o), torch.nn.BatchNorm1d(o)))),
+    "a count that rows are divided by": lambda: Around(
+        lambda self, h: self.count(h) / self.count.total, count=Counting()),
+    "spectral norm": lambda: Around(lambda self, h: self.map(h), map=torch.nn.utils.parametrizations.spectral_norm(
+        torch.nn.Linear(DIM, DIM))),
+    "rows kept from the first pass": lambda: Around(lambda self, h: self.kept(h), kept=Keeping()),
+    "a mean for display": lambda: Around(lambda self, h: self.part(h), part=Statistics(
+        lambda part, h: setattr(part, "kept", h.detach().mean(0)), reads=False)),
+    "a hook of a weight": lambda: Around(clamped),
     "counts": lambda: Around(lambda self, h: self.count(h), count=Counting()),
 }
 
@@ -157,7 +269,7 @@ RIGHT = {
 def test_what_works_row_by_row_is_taken_and_left_as_it_was(graph, what):
     model = RIGHT[what]()
     before, generator = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    tried = try_model(hpcgnn.distribute(model), graph, np.arange(40), 1)
+    tried = try_model(hpcgnn.distribute(model), graph, np.arange(40), 2)
     assert tried.remark == "" and tried.outputs.shape[1] == OUT
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator) and model.training
