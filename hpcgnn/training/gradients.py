@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -13,6 +15,25 @@ from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.nn.node_embedding import own_tables
 
 ALIGNMENT = 16     # floats: every parameter begins on a cache line
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")     # of register_hook, register_post_accumulate_grad_hook
+Hooked = list[tuple[nn.Parameter, list[Callable], list[Callable]]]
+
+
+@contextmanager
+def without_hooks(parameters: Iterable[nn.Parameter]) -> Iterator[Hooked]:
+    """Within the block, weights call no hooks: a backward pass has one rank's share of their gradients. Yields them."""
+    held = [(one, [getattr(one, kind) or {} for kind in HOOKS]) for one in parameters
+            if any(getattr(one, kind) for kind in HOOKS)]
+    kept = [(one, [dict(hooks) for hooks in both]) for one, both in held]
+    for _, both in held:
+        for hooks in both:
+            hooks.clear()
+    try:
+        yield [(one, [*both[0].values()], [*both[1].values()]) for one, both in kept]
+    finally:
+        for (_, both), (_, before) in zip(held, kept, strict=True):
+            for hooks, values in zip(both, before, strict=True):
+                hooks.update(values)
 
 
 class FlatGradients:
@@ -37,6 +58,7 @@ class FlatGradients:
     num_shared : int                 the first elements belong to weights that all ranks hold, the others to rows that
                                      only this rank holds, see `hpcgnn.nn.node_embedding`
     used : list of parameters with a gradient after `collect`; None is all
+    hooked : list of (parameter, functions that it calls with its gradient, functions that it then calls with itself)
 
     Raises
     ------
@@ -47,6 +69,7 @@ class FlatGradients:
                  comm: MPI.Comm | None = None):
         self.weights = dict(model.named_parameters())
         self.finds_unused, self._comm = finds_unused, comm
+        self.hooked: Hooked = []
         self._own = {id(table.weight) for table in own_tables(model).values()}
         self.places: dict[nn.Parameter, slice] = {}
         self.add(more or {})
@@ -93,6 +116,24 @@ class FlatGradients:
         for parameter in self.places:
             parameter.grad = None
         return False
+
+    @contextmanager
+    def without_hooks(self) -> Iterator[None]:
+        """`without_hooks` of all weights; `call_hooks` then calls them."""
+        with without_hooks(self.places) as self.hooked:
+            yield
+
+    def call_hooks(self) -> None:
+        """Call what the user's program hooked to weights, with the sums of all ranks' gradients."""
+        for parameter, of_gradient, of_weight in self.hooked:
+            if parameter.grad is None:
+                continue
+            for hook in of_gradient:
+                changed = hook(parameter.grad)
+                if changed is not None:
+                    parameter.grad.copy_(changed)
+            for hook in of_weight:
+                hook(parameter)
 
     def collect(self, comm: MPI.Comm) -> None:
         """Collective for a user's model: bring the gradients of a pass into the buffer.

@@ -162,6 +162,8 @@ class Learner:
         weights are read once more.
         """
         can_step = self._can_step()
+        if can_step:
+            self.gradients.call_hooks()
         if can_step and self.clip_norm:
             self.gradients.clip(self.clip_norm)
         check = self.optimizer.step() if can_step else getattr(self.optimizer, "last_check", None)

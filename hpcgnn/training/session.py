@@ -451,6 +451,7 @@ def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: Gr
     model = together(comm, lambda: recipe.build(config, info, graph.node_index))
     if recipe.model is not None:
         check_same(comm, {"model": description_of(model)}, "the program's ")
+        together(comm, lambda: _check_state(model))
     together(comm, lambda: _check_tables(model, graph, info))
     together(comm, lambda: check_statistics(model, comm.size))
     together(comm, lambda: _check_sums(model, config))
@@ -458,6 +459,17 @@ def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: Gr
     together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
     together(comm, lambda: _check_typed_edges(config, info))
     return model
+
+
+def _check_state(model: nn.Module) -> None:
+    """Raise ConfigError for a user's model whose weights can't be kept and loaded, as the best ones are at the end."""
+    try:
+        model.load_state_dict(model.state_dict())
+    except RuntimeError as error:
+        raise ConfigError(f"{type(plain(model)).__name__} can't load its own state_dict ("
+                          f"{' '.join(str(error).split())[:160]}), so its best weights could not be kept; leave out "
+                          "what changes the names of its weights, such as a parametrization of PyTorch Geometric's "
+                          "Linear") from error
 
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,

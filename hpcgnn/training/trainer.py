@@ -146,7 +146,8 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     del outputs      # so that the backward pass can free them
     loss = hooks_of(model).with_penalty(loss, comm.size)
     if loss.requires_grad:      # else every weight is frozen, and `collect` raises an error
-        (loss if learner.loss_scale.value == 1.0 else loss * learner.loss_scale.value).backward()
+        with learner.gradients.without_hooks():
+            (loss if learner.loss_scale.value == 1.0 else loss * learner.loss_scale.value).backward()
     with session.exchange.giving_way() if learner.gradients.finds_unused else nullcontext():
         learner.gradients.collect(comm)
     session.exchange.spoil_if_overflowed(learner.gradients.flat)

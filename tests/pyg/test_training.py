@@ -16,14 +16,14 @@ COMM = MPI.COMM_WORLD
 EPOCHS = 8
 
 
-def losses_of_pyg(model, dataset, lr, **named):
+def losses_of_pyg(model, dataset, lr, make_optimizer=torch.optim.Adam, **named):
     """The losses of plain full-graph training in float64; `named` are arguments of the forward."""
     model = model.double().train()
     x, labels = torch.from_numpy(dataset.features).double(), torch.from_numpy(dataset.labels)
     train = torch.from_numpy(dataset.train_mask)
     target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
     edge_index = torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
-    optimizer, found = torch.optim.Adam(model.parameters(), lr), []
+    optimizer, found = make_optimizer(model.parameters(), lr), []
     for _ in range(EPOCHS):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(x, edge_index, **named)[train], labels[train])
@@ -49,6 +49,34 @@ def test_losses_of_fit_are_those_of_plain_training(shared_path):
     assert np.allclose(found, losses_of_pyg(gcn(), dataset, 0.01), rtol=1e-4, atol=0)
     assert list(model.state_dict()) == list(gcn().state_dict())      # and holds the trained weights
     assert not torch.equal(model.convs[0].lin.weight, gcn().convs[0].lin.weight)
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_hooks_of_weights_get_the_gradients_of_all_ranks(shared_path):
+    dataset = easy_graph()
+
+    def hooked():
+        model = gcn()
+        model.convs[0].lin.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+        model.convs[1].lin.weight.register_post_accumulate_grad_hook(normalize)
+        return model
+
+    def normalize(weight):
+        weight.grad /= weight.grad.norm()
+
+    model = hooked()
+    run = hpcgnn.fit(model, hpcgnn.open(write_once(COMM, dataset, shared_path / "shards")), out=shared_path / "run",
+                     epochs=EPOCHS, optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1))
+    expected = losses_of_pyg(hooked(), dataset, 0.1, torch.optim.SGD)
+    assert np.allclose([row["loss"] for row in run.metrics], expected, rtol=1e-4, atol=0)
+    assert len(model.convs[0].lin.weight._backward_hooks) == 1
+
+
+def test_weights_that_a_model_can_not_load_again_are_refused_before_training(shared_path):
+    model = pyg.GraphSAGE(12, 8, 2, 4)
+    torch.nn.utils.parametrizations.weight_norm(model.convs[0].lin_l)
+    with pytest.raises(hpcgnn.HpcgnnError, match=r"GraphSAGE can't load its own state_dict .* so its best weights"):
+        hpcgnn.fit(model, hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards")), out=shared_path / "run")
 
 
 class Attending(torch.nn.Module):
