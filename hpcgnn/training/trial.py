@@ -12,6 +12,7 @@ Batch normalization of distributed models is known to be right, so it has fixed 
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -161,17 +162,22 @@ def _check_stored(model: nn.Module, part: LocalGraph, name: str, held: _Held) ->
 
 
 def _check_counts(model: nn.Module, graph: LocalGraph, parts: list[LocalGraph], held: _Held, error: Exception) -> None:
-    """Raise ConfigError if a model that fails on a few rows works on all of this rank's."""
+    """Raise ConfigError if a model fails on a few rows since it needs all of this rank's, or of the graph's."""
     whole = _part_of(graph, np.arange(graph.num_inner), (graph.num_inner,), parts[0].x.device)
+    said, num_nodes = " ".join(str(error).split())[:120], str(graph.num_nodes)
     try:
         _answer(model, whole, True, held)
     except Exception:
-        return
+        if num_nodes not in re.findall(r"\d+", said):
+            return
+        works = f"needs {num_nodes} rows, one per node of the whole graph, and was given"
+    else:
+        works = f"works on {graph.num_inner} rows and not on"
     if not getattr(model, "mixes_rows", False):
-        raise ConfigError(f"{_name_of(model)}'s forward works on {graph.num_inner} rows and not on "
-                          f"{parts[0].num_inner} ({type(error).__name__}: {' '.join(str(error).split())[:120]}), and "
-                          "each rank has its own number of rows, in its own order; take the number from x, and look "
-                          "up what belongs to a node by node_index") from error
+        raise ConfigError(f"{_name_of(model)}'s forward {works} {parts[0].num_inner} ({type(error).__name__}: {said}); "
+                          "each rank has its own nodes, in its own order: take their number from x, and hold a table "
+                          "of all nodes as a buffer or nn.Embedding of the model, or look it up by node_index"
+                          ) from error
 
 
 def _name_of(model: nn.Module) -> str:

@@ -143,6 +143,8 @@ BY_RANK = {
     "row": (lambda: Around(half_changed), "Around reads or writes a row by its number .index 50 is out of bounds"),
     "narrowed": (lambda: Around(lambda self, h: torch.cat([2 * h.narrow(0, 0, 50), h.narrow(0, 50, 20)])),
                  "Around's forward works on 70 rows and not on 24"),
+    "table in a list": (lambda: Around(lambda self, h: h + self.rows[0], rows=[OTHERS]),
+                        "Around's forward works on 70 rows and not on 24"),
     "mask of all": (lambda: Around(lambda self, h: h * (torch.arange(70.0) < 50)[:, None]),
                     "Around's forward works on 70 rows and not on 24"),
 }
@@ -153,6 +155,12 @@ def test_what_a_rank_would_do_with_its_own_rows_is_refused(graph, what):
     make, complaint = BY_RANK[what]
     with pytest.raises(ConfigError, match=complaint):
         try_model(hpcgnn.distribute(make()), graph, np.arange(40), 2)
+
+
+def test_a_table_of_all_nodes_that_is_not_the_models_is_named_on_a_rank_with_some_of_them(graph):
+    part = LocalGraph(replace(graph.rows, num_nodes=99), graph.exchange)
+    with pytest.raises(ConfigError, match="Around's forward needs 99 rows, one per node of the whole graph, and was"):
+        try_model(hpcgnn.distribute(Around(lambda self, h: h + torch.ones(99, DIM))), part, np.arange(40), 2)
 
 
 class Weighted(torch.nn.Module):
