@@ -41,6 +41,7 @@ OF_TYPES = ("HGTConv", "HANConv", "HeteroConv", "HeteroDictLinear")      # a mod
 
 # Arguments that are given each node's number in the source.
 INDEX_NAMES = ("node_index", "n_id")
+DATA_NAMES = ["data"], ["batch"], ["graph"], ["g"]      # one argument of these names is a torch_geometric.data.Data
 EDGE_NAMES = ("edge_weight", "edge_attr", "edge_type")
 
 
@@ -62,17 +63,18 @@ def is_pyg(model: nn.Module) -> bool:
     """Whether a model is called as PyTorch Geometric's models are: with (x, edge_index), rows alone, or data."""
     named = _named_parameters(model)
     first = next(iter(inspect.signature(model.forward).parameters.values()), None)
-    if first is None or first.name == "graph" or "LocalGraph" in str(first.annotation):
+    needed, has_convolutions = [p for p in named if p.default is p.empty], any(map(is_convolution, model.modules()))
+    is_data = has_convolutions and len(needed) == 1      # a model on LocalGraph takes (graph, x)
+    if first is None or (first.name == "graph" and not is_data) or "LocalGraph" in str(first.annotation):
         return False
-    needed = [p for p in named if p.default is p.empty]
-    return (any(is_convolution(module) for module in model.modules()) or len(needed) == 1
+    return (has_convolutions or len(needed) == 1
             or [p.name for p in named[1:2]] == ["edge_index"])
 
 
 def takes_types(model: nn.Module) -> bool:
     """Whether a forward takes a table for each type: x_dict, HeteroData, or what to_hetero and HeteroConv take."""
     named = _named_parameters(model)
-    if [p.name for p in named[:1]] == ["data"]:
+    if [p.name for p in named[:1]] in DATA_NAMES:
         return "HeteroData" in str(named[0].annotation) or any(
             type(part).__name__ in OF_TYPES and type(part).__module__.startswith(PYG) for part in model.modules())
     return _is_made_typed(model) or any(p.name == "x_dict" for p in named[:1])
@@ -144,8 +146,11 @@ def signature_of(model: nn.Module) -> Signature:
     needed = [p.name for p in named if p.default is p.empty]
     dicts = None if not takes_types(model) else "" if _is_made_typed(model) and named else "_dict"
     known = EDGE_NAMES if dicts is None else EDGE_NAMES[:2]
-    if needed == ["data"]:
+    if needed in DATA_NAMES:
         return Signature(True, edge_names=known, dicts=dicts)
+    if named and named[0].kind is named[0].KEYWORD_ONLY:
+        raise ConfigError(f"{name}.forward takes {named[0].name} by keyword only, which can't be distributed; let it "
+                          "take its rows and edges by position, without * before them")
     names = [p.name for p in named] if named else ["x", "edge_index"]     # Sequential's forward takes *args
     if dicts:
         names, needed = ([one.removesuffix(dicts) for one in some] for some in (names, needed))

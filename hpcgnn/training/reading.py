@@ -22,7 +22,7 @@ from mpi4py import MPI
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import TrainingError
-from hpcgnn.nn.heads import Heads, scored
+from hpcgnn.nn.heads import TERM, Heads, entries_of, scored
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_loss import OwnLoss, left_as_it_was
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION, Score
@@ -94,6 +94,11 @@ def check_answers(tried: Tried, objective: Objective, score: Score, num_classes:
                                                     "binary_cross_entropy_with_logits"}, name)
     if columns == num_classes or (is_own and not score.task):
         return []
+    fitting = [key for key, head in entries_of(tried.answers).items()
+               if key != TERM and head.shape[1:] == (num_classes,)]
+    if fitting:
+        raise TrainingError(f"{found}; this is its first head, which is scored, and the entry {fitting[0]!r} has "
+                            f"{num_classes}; return it first, or as the entry 'logits' of a dict")
     if task == CLASSES and columns > num_classes and (not is_own or uses & {*OF_CLASSES}):
         more = [str(column) for column in range(num_classes, columns)]
         return [f"{found}; column{'s' * (len(more) > 1)} {' to '.join(more[::max(1, len(more) - 1)])} "

@@ -40,6 +40,7 @@ SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of t
 NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are the nodes at these distances before it
 TOLERANCE = 1e-4                    # share of the largest value: float32 products of other shapes differ by less
 MOST_NUDGED = 1 << 20               # most elements of a weight in which zeros are nudged
+PYTHON_VALUES = ("item", "__bool__", "__float__", "__int__")
 IN_BETWEEN = ("torch._tensor", "torch.overrides", "torch.functional", "torch.nn.functional")
 TRANSPARENT = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Slice", "ToCopy", "Clone", "Alias", "Clamp", "Reshape",
                "_ToNodes")
@@ -118,10 +119,11 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
         remark = ""
         if not getattr(model, "mixes_rows", False):
             try:
-                for is_training in (True, False):
-                    _check_rows(model, parts, is_training, held, name, None if splits else order)
+                remarks = [_check_rows(model, parts, is_training, held, name, None if splits else order)
+                           for is_training in (True, False)]
                 if splits:
-                    remark = _check_kept(model, parts, held, name, num_ranks)
+                    remarks = [_check_kept(model, parts, held, name, num_ranks), *(num_ranks > 1) * remarks]
+                remark = next(filter(None, remarks), "")
             except HpcgnnError:
                 raise
             except Exception as error:
@@ -243,8 +245,11 @@ def _answer(model: nn.Module, part: LocalGraph, is_training: bool, held: _Held |
 # Whether rows are mixed
 
 def _check_rows(model: nn.Module, parts: list[LocalGraph], is_training: bool, held: _Held, name: str,
-                order: np.ndarray | None) -> None:
-    """Check that outputs for the parts equal outputs for the whole, also if the rows are in another order."""
+                order: np.ndarray | None) -> str:
+    """Check that outputs for the parts equal outputs for the whole, also if the rows are in another order.
+
+    Returns a remark if a value of all rows may decide what the forward does; "" if not.
+    """
     logs = []
     for part in parts:
         with _Log(model, part.num_inner) as log:
@@ -255,12 +260,15 @@ def _check_rows(model: nn.Module, parts: list[LocalGraph], is_training: bool, he
         place = torch.from_numpy(order).to(whole[0].device)
         moved = [entry[place] if entry.dim() else entry for entry in whole]
         if all(map(_is_close, moved, others[0])):
-            return
+            return ""
         raise ConfigError(f"{name}'s output for a node depends on its row's position in the graph, which is not its "
                           "position in the source; look up what belongs to a node by graph.node_index")
-    if all(map(_agree, whole, *others)):
-        return
     culprit = _culprit(*logs)
+    if all(map(_agree, whole, *others)):
+        used = next((entry.what for entry in logs[0] if entry.what.split()[0] in PYTHON_VALUES), None)
+        return "" if not (culprit and used) else (
+            f"{name} computes a value of all rows of its rank, by {culprit}, and takes a number for Python, by {used}; "
+            "if such a number decides what its forward does, ranks may do different things")
     where = "" if culprit is None else f", by {culprit}"
     advice = "" if isinstance(model, DistributedModel) else (
         "; if its forward itself sums over ranks, set mixes_rows = True in its class")
@@ -361,6 +369,8 @@ class _Log(TorchFunctionMode):
             is_convolution(module) for _, module in self._places)
         # Memory that is not yet written has no values.
         if name != "__get__" and "empty" not in name and not is_known:
+            if name in PYTHON_VALUES:
+                self.entries.append(_Entry(name, []))
             self.note(name, out)
         return out
 

@@ -173,9 +173,15 @@ class OfData(torch.nn.Module):
         return self.conv(data.x, data.edge_index, data.edge_weight)
 
 
+class OfGraph(OfData):
+    def forward(self, graph):
+        return super().forward(graph)
+
+
 @pytest.mark.parallel([1, 2, 3])
-def test_a_forward_may_take_data(whole_graph):
-    whole, model = whole_graph(is_weighted=True), hpcgnn.distribute(OfData())
+@pytest.mark.parametrize("make", [OfData, OfGraph])
+def test_a_forward_may_take_data(whole_graph, make):
+    whole, model = whole_graph(is_weighted=True), hpcgnn.distribute(make())
     found = gathered(model(whole.graph, whole.graph.x), whole.graph)
     data = sys.modules["torch_geometric.data"].Data(x=whole.x, edge_index=whole.edge_index,
                                                     edge_weight=whole.edge_weight)

@@ -61,6 +61,11 @@ class OnlyRows(Around):
         return x
 
 
+class ByKeyword(Around):
+    def forward(self, *, x, edge_index):
+        return self.conv(x, edge_index)
+
+
 class OnLocalGraph(torch.nn.Module):
     def forward(self, graph, x):
         return graph.aggregate(graph.halo(x), "mean")
@@ -125,6 +130,7 @@ def dynamic():
     (lambda: NeedsTime(), "NeedsTime.forward needs edge_time, which shards don't hold"),
     (lambda: Around(pyg.HGTConv(6, 5, (["a"], [("a", "to", "a")]))), "HGTConv at model.conv can't be distributed in a"),
     (lambda: OnlyRows(), "OnlyRows.forward takes (x), which can't be distributed"),
+    (lambda: ByKeyword(), "ByKeyword.forward takes x by keyword only"),
     (lambda: OnLocalGraph(), "OnLocalGraph has no convolution of PyTorch Geometric to distribute"),
 ])
 def test_a_part_that_would_differ_is_refused_by_name(make, complaint):

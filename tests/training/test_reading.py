@@ -104,6 +104,11 @@ def test_answers_that_fit_are_taken(arguments, reading):
     assert case(*arguments) == ([], reading)
 
 
+def test_a_head_that_fits_behind_one_that_does_not_is_named():
+    with pytest.raises(TrainingError, match="this is its first head, which is scored, and the entry 'out' has 2"):
+        case({"hidden": WIDE, "out": WIDE[:, :2]}, TWO, CLASSES)
+
+
 def test_columns_of_classes_that_no_node_has_are_remarked():
     remark, = case(WIDE, TWO, CLASSES)[0]
     assert remark == "Net returns 3 columns, and the graph has 2 classes; column 2 is a class that no node has"

@@ -178,6 +178,12 @@ def test_a_largest_weight_of_all_edges_is_refused(graph):
         try_model(hpcgnn.distribute(Weighted()), weighted, np.arange(40), 1)
 
 
+def test_a_branch_on_a_value_of_all_rows_is_remarked(graph):
+    model = hpcgnn.distribute(Around(lambda self, h: h if h.abs().max() < 1e9 else -h))
+    assert "by max, and takes a number for Python, by __bool__" in try_model(model, graph, np.arange(40), 2).remark
+    assert try_model(model, graph, np.arange(40), 1).remark == ""
+
+
 def test_outputs_that_follow_a_count_that_no_checkpoint_holds_are_remarked(graph):
     def scaled(self, h):
         self.calls += self.training
