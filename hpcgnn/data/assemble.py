@@ -89,6 +89,7 @@ def refuse_given_labels(source: str, options: SourceOptions) -> None:
 
 
 SHOWN_NAMES, SHOWN_IDS, SHOWN_CHARACTERS, SHOWN_OF_KINDS = 12, 3, 24, 60
+UNEVEN, MOST_LOOKED_AT = 100, 1_000_000      # the largest weight over the median of so many
 MAX_LINES, MAX_TEXT = 40, 600     # lines, and characters per line: an attribute of HDF5 holds 64 KiB
 
 
@@ -101,7 +102,7 @@ def describe(dataset: GraphDataset, origins: Origins, drawn_with: int | None) ->
     lines += [("skipped", text) for text in origins.skipped]
     lines += [("unused", ", ".join(_shortened(origins.unused)))] if origins.unused else []
     lines += [("note", text) for text in report.remarks]
-    lines += [(DUBIOUS, text) for text in origins.dubious]
+    lines += [(DUBIOUS, text) for text in (*origins.dubious, *_doubts_about_weights(dataset.edge_weight))]
     return WhatWasRead(tuple((topic, text[:MAX_TEXT]) for topic, text in lines[:MAX_LINES]))
 
 
@@ -129,6 +130,14 @@ def _weights(dataset: GraphDataset, origins: Origins) -> str:
         return origins.weights if origins.weights == NO_WEIGHTS else "none"
     span = f"from {weight.min():.4g} to {weight.max():.4g}" if len(weight) else "of no edge"
     return f"{origins.weights or 'one per edge'}, {span}"
+
+
+def _doubts_about_weights(weight: np.ndarray | None) -> tuple[str, ...]:
+    if weight is None or not len(weight):
+        return ()
+    ratio = weight.max() / np.median(weight[::1 + len(weight) // MOST_LOOKED_AT])
+    return (f"the largest weight is {ratio:,.0f} times the median, and in a sum by weights such edges outweigh all "
+            "others of a node; take logarithms, or weight=none (edge_weight=False)",) if ratio > UNEVEN else ()
 
 
 def _of_edges(dataset: GraphDataset, origins: Origins) -> list[tuple[str, str]]:

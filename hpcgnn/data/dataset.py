@@ -65,6 +65,7 @@ class GraphDataset:
     type_columns : tuple of int              columns of features of each type, side by side; empty if types share them
     relation_columns : tuple of int          columns of edge_attr of each relation, side by side; relations beyond are
                                              the reverses of these, with the same columns; empty if all share them
+    feature_names : tuple of str             names of the columns of features in the source, in order; empty without
     node_name : (num_nodes,) int64 or str objects    ids in the source; None if these are 0..num_nodes - 1
     class_names : tuple of str               by class id; empty if the source has numbers
     held_out : (n, 3) int64                  links left out of the edges: source, target, 1 for validation or 2 for
@@ -91,6 +92,7 @@ class GraphDataset:
     node_types: tuple[tuple[str, int], ...] = ()
     type_columns: tuple[int, ...] = ()
     relation_columns: tuple[int, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:

@@ -199,14 +199,20 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if labels is None and options.make_labels is not None:
         made = assemble_made_dataset(given.name, graph, given.features, options, name, given.origins, held_out,
                                      types)
-        return with_types(made, given.node_types, given.type_columns, given.relation_columns)
+        return _with_columns(made, given, options)
     if labels is None:
         labels = _no_labels(given, num_nodes, held_out is not None or options.holds_out)
         given = replace(given, splits=None)
     masks = None if given.splits is None else read_splits(given.splits, num_nodes, given.name, rows, given.split_column)
     dataset = assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out,
                                types)
-    return with_types(dataset, given.node_types, given.type_columns, given.relation_columns)
+    return _with_columns(dataset, given, options)
+
+
+def _with_columns(dataset: GraphDataset, given: GivenGraph, options: SourceOptions) -> GraphDataset:
+    names = () if given.features is None or options.feature_kind == "structural" else given.origins.feature_names
+    return replace(with_types(dataset, given.node_types, given.type_columns, given.relation_columns),
+                   feature_names=tuple(map(str, names)))
 
 
 def _column_types(given: GivenGraph, num_nodes: int) -> ColumnTypes | None:

@@ -75,8 +75,11 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
             graph.num_nodes, larger, choices.seed)))
     parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
-    size = size_of(config, sizes.features, sizes.classes, len(graph.dataset.relation_names), graph.num_edge_features)
-    methods = [messages_of(name, own, size) for name, own in configs.items()]
+    # Methods sum gradients in their own bits.
+    by_method = {name: size_of(own, sizes.features, sizes.classes, len(graph.dataset.relation_names),
+                               graph.num_edge_features) for name, own in configs.items()}
+    size = by_method[choices.methods[0]]
+    methods = [(by_method[name], messages_of(name, own, size)) for name, own in configs.items()]
     unknown = [reason for number in parts if cluster.has_rates and (reason := cluster.lacks(number)) is not None]
     # A pass that computes all rows does so as if the loss were on every node.
     has_all = size.computes_all or config.epoch_rows == "all"
@@ -96,8 +99,8 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
         if larger is not None:
             loads, how = scaled_loads(loads, larger, cutter.sizes), "scaled"
         progress(f"predicting {number} ranks", None)
-        predictions += [predict(size, loads, method, cluster, how, parse_memory(config.memory), config.eval_every)
-                        for method in methods]
+        predictions += [predict(own, loads, method, cluster, how, parse_memory(config.memory), config.eval_every)
+                        for own, method in methods]
     best, reasons = recommend(predictions)
     return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
                 [*unknown, *_remarks(predictions, graph, larger, cutter.share, cluster),

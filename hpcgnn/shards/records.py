@@ -21,6 +21,7 @@ from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.schema import (
     CLASS_NAMES,
+    FEATURE_NAMES,
     NODE_TYPES,
     RELATION_COLUMNS,
     RELATION_NAMES,
@@ -79,11 +80,12 @@ CLUSTERS = ("num_clusters", "cluster_digest")          # written together, if th
 LINKS = ("num_val_links", "num_test_links")      # written together, if links are held out, with links_of_parts
 LINKS_OF_PARTS = "links_of_parts"
 NUM_RELATIONS, NUM_EDGE_FEATURES = "num_relations", "num_edge_features"
+NUM_FEATURE_NAMES = "num_feature_names"
 OF_EDGES = (NUM_RELATIONS, NUM_EDGE_FEATURES)      # written together, if edges have relations or attributes
 SCALARS = tuple(item.name for item in fields(GraphInfo)
                 if item.name not in (*JSON, *MORE, *CLUSTERS, *LINKS, LINKS_OF_PARTS, CLASS_NAMES, "statistics",
                                      "boundary_degree", RELATION_NAMES, NUM_EDGE_FEATURES, NODE_TYPES, TYPE_COLUMNS,
-                                     RELATION_COLUMNS))
+                                     RELATION_COLUMNS, FEATURE_NAMES))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
@@ -110,6 +112,9 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
             file.attrs[name] = json.dumps(getattr(info, name))
     if info.relation_names:
         store_texts(file, RELATION_NAMES, info.relation_names)
+    if info.feature_names:
+        file.attrs[NUM_FEATURE_NAMES] = len(info.feature_names)
+        store_texts(file, FEATURE_NAMES, info.feature_names)
     if info.class_names:
         store_texts(file, CLASS_NAMES, info.class_names)
     file["boundary_degree"] = np.array(info.boundary_degree, np.int64)
@@ -139,6 +144,9 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
     more[NODE_TYPES] = tuple(map(tuple, json.loads(file.attrs.get(NODE_TYPES, "[]"))))
     for name in (TYPE_COLUMNS, RELATION_COLUMNS):
         more[name] = tuple(json.loads(file.attrs.get(name, "[]")))
+    if NUM_FEATURE_NAMES in file.attrs:
+        count = integer_of(file, path, NUM_FEATURE_NAMES)
+        more[FEATURE_NAMES] = tuple(load_texts(file, path, FEATURE_NAMES, count).tolist())
     if holds(file, CLASS_NAMES):
         names = load_texts(file, path, CLASS_NAMES, integer_of(file, path, "num_classes"))
         more[CLASS_NAMES] = tuple(names.tolist())

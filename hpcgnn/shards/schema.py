@@ -90,7 +90,7 @@ HELD_OUT = "held_out"
 EDGE_TYPE, EDGE_ATTR, RELATION_NAMES = "edge_type", "edge_attr", "relation_names"
 # Attributes of graph.h5 that shards of earlier versions lack.
 WHAT_WAS_READ, NODE_TYPES, TYPE_COLUMNS = "what_was_read", "node_types", "type_columns"
-RELATION_COLUMNS = "relation_columns"
+RELATION_COLUMNS, FEATURE_NAMES = "relation_columns", "feature_names"
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
 
@@ -147,6 +147,8 @@ class GraphInfo:
     type_columns : tuple of int        columns of features of each type, side by side; empty if types share columns
     relation_columns : tuple of int    columns of edge_attr of each relation, side by side; relations beyond are the
                                        reverses of these, with the same columns; empty if relations share columns
+    feature_names : tuple of str       columns of features in the source, in order, of which one may hold vectors;
+                                       empty if they have no names
     """
 
     run_id: str
@@ -181,6 +183,7 @@ class GraphInfo:
     node_types: tuple[tuple[str, int], ...] = ()
     type_columns: tuple[int, ...] = ()
     relation_columns: tuple[int, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_multi_label and self.task == "classes":

@@ -82,7 +82,7 @@ def whole_graph(folder: Path, info: GraphInfo) -> GraphDataset:
         of_nodes("train_mask"), of_nodes("val_mask"), of_nodes("test_mask"), info.cleaning, of_edges("edge_weight"),
         None if info.node_names == "none" else of_nodes("inner_name"), info.class_names, _held_out(parts),
         of_edges("edge_type"), of_edges("edge_attr"), info.relation_names, info.node_types, info.type_columns,
-        info.relation_columns)
+        info.relation_columns, info.feature_names)
 
 
 def owner_in_shards(folder: Path, dataset: GraphDataset, num_parts: int) -> np.ndarray:
@@ -221,7 +221,17 @@ def _rows_of(file: NodeFile, new: Ids, dataset: GraphDataset, folder: str) -> np
     if values.shape != (len(new), dataset.num_features):
         raise DatasetError(f"{file.path} has {values.shape[1]} columns of features, and shards:{folder} has "
                            f"{dataset.num_features}; expected as many")
+    if file.columns and len(dataset.feature_names) == dataset.num_features:
+        values = values[:, _places_of_columns(file, dataset.feature_names, folder)]
     return np.asarray(normalize_rows(values, ProgressTask())[:], np.float32) if SCALED in done else values
+
+
+def _places_of_columns(file: NodeFile, names: tuple[str, ...], folder: str) -> list[int]:
+    lacking = next((name for name in names if name not in file.columns), None)
+    if lacking is not None:
+        raise DatasetError(f"{file.path} has no column {lacking!r}, which is a feature of shards:{folder}; its columns "
+                           f"are {', '.join(file.columns)}")
+    return [file.columns.index(name) for name in names]
 
 
 def _unlabeled(labels: np.ndarray, many: int) -> np.ndarray:

@@ -85,6 +85,8 @@ def _faults_of_labels(info: GraphInfo) -> Iterator[str]:
         yield f"has has_edge_weights of type {type(info.has_edge_weights).__name__}, expected a bool"
     if info.is_multi_label != (info.task == "multi-label"):
         yield f"has is_multi_label {info.is_multi_label} and task {info.task}, which contradict each other"
+    if len(info.feature_names) > info.num_features:
+        yield f"has {len(info.feature_names)} feature_names for {info.num_features} columns"
     if info.class_names and (info.task == "regression" or len(set(info.class_names)) != info.num_classes):
         yield f"has class_names that are not {info.num_classes} different names, one per class"
 

@@ -347,6 +347,6 @@ def _describe(cut: Cut, feature_format: str, provenance: Provenance, run_id: str
         num_val_links=0 if held is None else int((held[:, 2] == VALIDATION).sum()),
         num_test_links=0 if held is None else int((held[:, 2] == TEST).sum()), links_of_parts=stored,
         relation_names=dataset.relation_names, node_types=dataset.node_types, type_columns=dataset.type_columns,
-        relation_columns=dataset.relation_columns,
+        relation_columns=dataset.relation_columns, feature_names=dataset.feature_names,
         num_edge_features=0 if dataset.edge_attr is None else dataset.edge_attr.shape[1],
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from hpcgnn.nn.heads import scored
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.spans import blocks
 from hpcgnn.run.watchdog import HERE
-from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.schema import FEATURE_NAMES, GraphInfo
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import UNKNOWN_LABEL, Objective
@@ -129,11 +130,12 @@ def _num_not_finite(rows: torch.Tensor) -> int:
 
 
 def classes_of(info: GraphInfo) -> dict[str, Any]:
-    """Task and classes of a graph, names of its relations, and columns of each type of nodes and of each relation if it
-    has any, in a checkpoint's form.
+    """Task and classes of a graph, names of its relations and columns, and columns of each type of nodes and of each
+    relation if it has any, in a checkpoint's form.
     """
     found = {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names),
-             "relation_names": list(info.relation_names), **_columns_of(info)}
+             "relation_names": list(info.relation_names), FEATURE_NAMES: list(info.feature_names),
+             **_columns_of(info)}
     return {key: value for key, value in found.items() if value or key in ("task", "num_classes", "class_names")}
 
 
@@ -149,6 +151,12 @@ def check_reads(model: nn.Module, info: GraphInfo, classes: dict[str, Any]) -> N
     """
     if getattr(model, "takes_relations", False):
         _check_relations(info, classes)
+    names, known_names = info.feature_names, tuple(classes.get(FEATURE_NAMES, ()))
+    if names and known_names and names != known_names:
+        place, (known_name, name) = next((place, pair) for place, pair in enumerate(zip_longest(known_names, names))
+                                         if pair[0] != pair[1])
+        raise ConfigError(f"the model was trained on {known_name!r} as column {place} of the features, from 0, and "
+                          f"{info.name} has {name!r} there; give the source the same columns in the same order")
     takes_tables = getattr(model, "takes_tables", False)
     for key, found in _columns_of(info).items():
         known = classes.get(key, found)

@@ -32,7 +32,7 @@ NOT_REMEMBERED = frozenset({
     "epochs", "steps", "lr", "schedule", "warmup", "sum_bits", "store_activations", "dropout", "input_dropout",
     "edge_dropout", "weight_decay", "eval_every", "early_stop", "repeat", "average", "ema", "optimizer",
     "checkpoint_every", "memory", "scratch", "score", "overlap", "link_mbps", "pipeline", "sums", "transport", "device",
-    "exchange", "target_kb", "size_weight", "quantize_lr", "quantize_gradient", "protect"})
+    "exchange", "target_kb", "size_weight", "quantize_lr", "quantize_gradient", "protect", "hours", "track", "timeout"})
 
 
 def is_needed(session: Session, controller: Controller) -> bool:

@@ -124,6 +124,11 @@ def seconds_to_the_end_of_the_job() -> float | None:
     return seconds if 0 < seconds < MONTHS else None
 
 
+def is_in_a_job_of_unknown_end() -> bool:
+    """Whether this is a job of Slurm older than 23.02, which does not name a job's end."""
+    return "SLURM_JOB_ID" in os.environ and "SLURM_JOB_END_TIME" not in os.environ
+
+
 def _system() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -44,7 +44,7 @@ from hpcgnn.training.own_optimizer import OwnOptimizer
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
 from hpcgnn.training.run_folder import RunFolder
-from hpcgnn.training.run_lock import seconds_of_this_process, seconds_to_the_end_of_the_job
+from hpcgnn.training.run_lock import is_in_a_job_of_unknown_end, seconds_of_this_process, seconds_to_the_end_of_the_job
 from hpcgnn.training.saving import save
 from hpcgnn.training.session import Session
 from hpcgnn.training.soundness import fault_error, remark_on_divergence
@@ -240,6 +240,9 @@ class TrainingRun:
             return
         left = self.comm.bcast(seconds_to_the_end_of_the_job())
         if left is None:
+            if self._is_main and is_in_a_job_of_unknown_end():
+                tell("hpcgnn: this Slurm does not say when the job ends; pass --hours, unless the job gets a signal "
+                     "before, as by #SBATCH --signal in jobs/train.sbatch")
             return
         if self._is_main:
             tell(f"hpcgnn: the job ends in {time_text(left)} (SLURM_JOB_END_TIME); a run that is not complete by then "

@@ -48,6 +48,8 @@ def test_a_plan_says_memory_bytes_seconds_and_what_to_choose(hpcgnn, cluster, tm
         assert one["sent_bytes_per_epoch"] - one["sent_bytes_messages_per_epoch"] == one["sent_bytes_sums_per_epoch"]
         assert (one["between_nodes"]["bytes"] > 0) == (one["ranks"] == 4)
         assert sum(one["memory_of_fullest_rank"].values()) == pytest.approx(one["peak_bytes"])
+    for first, second in (record["predictions"][:2], record["predictions"][2:]):      # of 32 bits, and by default of 8
+        assert second["sent_bytes_sums_per_epoch"] < first["sent_bytes_sums_per_epoch"]
     assert (tmp_path / "plan/table.txt").read_text() in printed
 
 

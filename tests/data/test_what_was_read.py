@@ -30,6 +30,14 @@ def files(tmp_path):
     return tmp_path
 
 
+def test_weights_of_which_few_outweigh_the_others_are_doubted(files):
+    (files / "e.csv").write_text("source,target,weight\na,b,2\nb,c,20000\nc,a,1\n")
+    read = load_source(f"csv:{files}/e.csv,nodes={files}/n.csv", SourceOptions()).cleaning.read
+    assert any("the largest weight is 10,000 times the median" in text for text in read.dubious)
+    read = load_source(f"csv:{files}/e.csv,nodes={files}/n.csv,weight=none", SourceOptions()).cleaning.read
+    assert not any("the median" in text for text in read.dubious)
+
+
 def test_a_table_is_told_with_its_columns(files):
     read = load_source(f"csv:{files}/e.csv,nodes={files}/n.csv", SourceOptions()).cleaning.read
     assert read.of("nodes") == ("3; ids are texts of column id: a, b, c, ...",)

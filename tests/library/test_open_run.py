@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -11,7 +12,7 @@ from reference_models import edge_index_of
 from training_setup import easy_graph, on_rank_zero, write_once
 
 import hpcgnn
-from hpcgnn.errors import CollectiveError
+from hpcgnn.errors import CollectiveError, HpcgnnError
 from hpcgnn.results.export import exported, write_exported
 
 SETTINGS = {"method": "uniform", "bits": 4, "epochs": 6, "eval_every": 2}
@@ -53,6 +54,24 @@ def test_a_model_that_only_its_program_knows_must_be_given_again(graph, shared_p
     hpcgnn.fit(make(aggr="max"), graph, out=shared_path / "run", **SETTINGS)
     with pytest.raises(CollectiveError, match=r"give it again, to hpcgnn\.open_run\(\.\., model=\.\.\)"):
         hpcgnn.open_run(shared_path / "run", graph)
+
+
+def test_columns_of_features_in_another_order_are_refused(tmp_path):
+    """Their values would meet the weights of other columns."""
+    rng = np.random.default_rng(0)
+    nodes = pandas.DataFrame({"id": np.arange(40), "label": np.arange(40) % 2, "age": rng.normal(size=40),
+                              "income": rng.normal(size=40)})
+    edges = pandas.DataFrame({"source": np.arange(40), "target": np.roll(np.arange(40), 1)})
+    for name, table in (("one", nodes), ("other", nodes[["id", "income", "age", "label"]]),
+                        ("fewer", nodes[["id", "age", "label"]]), ("again", nodes)):
+        hpcgnn.preprocess(edges, nodes=table, parts=1, out=tmp_path / name)
+    hpcgnn.fit("sage", hpcgnn.open(tmp_path / "one"), out=tmp_path / "run", epochs=2)
+    expected, found = (hpcgnn.open_run(tmp_path / "run", tmp_path / name, other_graph=True).predict().logits
+                       for name in ("one", "again"))
+    np.testing.assert_array_equal(found, expected)
+    for name, there in (("other", "'income' there"), ("fewer", "None there")):
+        with pytest.raises(HpcgnnError, match=there):
+            hpcgnn.open_run(tmp_path / "run", tmp_path / name, other_graph=True).predict()
 
 
 def test_a_model_with_the_same_weights_and_other_answers_is_noticed(graph, shared_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas
 import pytest
 from training_setup import easy_graph, random_owner, write
 
@@ -46,7 +47,7 @@ def same_graphs(found, expected):
                  "node_name", "edge_type", "edge_attr"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
     for name in ("num_classes", "class_names", "relation_names", "node_types", "type_columns",
-                 "relation_columns"):
+                 "relation_columns", "feature_names"):
         assert getattr(found, name) == getattr(expected, name)
 
 
@@ -63,7 +64,8 @@ def test_the_graph_of_shards_is_the_one_that_was_cut(tmp_path, num_parts, kind):
                         node_types=(("x", 100), ("y", 140)), type_columns=(4, graph.num_features - 4),
                         relation_columns=(1, 0, 1))
     if kind == "names":
-        graph = replace(graph, node_name=np.array([f"n{node}" for node in range(graph.num_nodes)], object))
+        graph = replace(graph, node_name=np.array([f"n{node}" for node in range(graph.num_nodes)], object),
+                        feature_names=tuple(f"größe {place}" for place in range(graph.num_features)))
     folder = write(graph, random_owner(graph, num_parts), num_parts, tmp_path / "g")
     info = read_graph_info(folder)
     same_graphs(whole_graph(folder, info), graph)
@@ -90,6 +92,21 @@ def test_shards_that_grow_are_those_of_the_grown_source(tmp_path, edges, name, s
     owner, before = (read_owner(tmp_path / one, read_graph_info(tmp_path / one)) for one in ("grown", "old"))
     np.testing.assert_array_equal(owner[:NUM_OLD], before)
     assert f"{NUM_NEW} nodes" in found.cleaning.remarks[-1]
+
+
+def test_columns_of_new_nodes_are_found_by_their_names(tmp_path):
+    nodes = pandas.DataFrame({"id": ["a", "b", "c"], "age": [1.0, 2, 3], "income": [4.0, 5, 6]})
+    hpcgnn.preprocess(pandas.DataFrame({"source": ["a", "b"], "target": ["b", "c"]}), nodes=nodes, parts=1,
+                      out=tmp_path / "old")
+    (tmp_path / "more.csv").write_text("c,d\n")
+    for header, features in (("age,income", [7, 8]), ("income,age", [8, 7])):
+        (tmp_path / "x.csv").write_text(f"id,{header}\nd,7,8\n")
+        grown = load_shards(f"{tmp_path / 'old'},edges={tmp_path / 'more.csv'},features={tmp_path / 'x.csv'}",
+                            SourceOptions())
+        np.testing.assert_array_equal(grown.features, [[1, 4], [2, 5], [3, 6], features])
+    (tmp_path / "x.csv").write_text("id,age,wage\nd,7,8\n")
+    with pytest.raises(DatasetError, match=r"x.csv has no column 'income', which is a feature of"):
+        load_shards(f"{tmp_path / 'old'},edges={tmp_path / 'more.csv'},features={tmp_path / 'x.csv'}", SourceOptions())
 
 
 def test_held_out_links_among_new_edges_stay_out(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from training_setup import (
+    assert_same_bits,
     easy_graph,
     losses,
     on_rank_zero,
@@ -64,6 +65,18 @@ def test_a_run_ends_as_its_hours_end_and_goes_on(shared_path):
 
 
 @pytest.mark.parallel([2])
+def test_other_hours_change_nothing_that_ranks_remember(shared_path):
+    comm, settings = MPI.COMM_WORLD, {"method": "pipegcn", "checkpoint_every": 0, "epochs": 3}
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    train(comm, shards, shared_path / "whole", **settings)
+    with pytest.raises(Interrupted):
+        train(comm, shards, shared_path / "run", hours=1e-9, **settings)
+    resumed = read_checkpoint(shared_path / "run/checkpoint.h5")
+    train(comm, shards, shared_path / "run", resumed=resumed, **settings)
+    assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5")
+
+
+@pytest.mark.parallel([2])
 def test_a_run_ends_before_its_job_does_and_says_so_first(shared_path, monkeypatch, capsys):
     """Rank 0 alone may know the end, as under mpirun; the hours that are given win."""
     comm = MPI.COMM_WORLD
@@ -71,6 +84,12 @@ def test_a_run_ends_before_its_job_does_and_says_so_first(shared_path, monkeypat
     monkeypatch.setattr(trainer, "seconds_to_the_end_of_the_job", lambda: 1e-9 if comm.rank == 0 else None)
     train(comm, shards, shared_path / "given", checkpoint_every=0, epochs=3, hours=1e6)
     assert "the job ends" not in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    monkeypatch.setattr(trainer, "seconds_to_the_end_of_the_job", lambda: None)
+    train(comm, shards, shared_path / "unknown", checkpoint_every=0, epochs=1)
+    assert comm.rank or "this Slurm does not say when the job ends; pass --hours" in capsys.readouterr().err
+    monkeypatch.setattr(trainer, "seconds_to_the_end_of_the_job", lambda: 1e-9 if comm.rank == 0 else None)
     with pytest.raises(Interrupted, match="stopped as its job ends after epoch 1 of seed 0"):
         train(comm, shards, shared_path / "run", checkpoint_every=0, epochs=3)
     said = capsys.readouterr().err.splitlines()
