@@ -116,6 +116,8 @@ def test_labels_of_several_columns_are_brought_into_the_models_order():
 class Info:
     """What `as_trained` reads of a GraphInfo."""
 
+    relation_names = feature_names = node_types = type_columns = relation_columns = ()
+
     def __init__(self, task, num_classes, class_names, num_train):
         self.name, self.task, self.num_classes, self.class_names = "new", task, num_classes, class_names
-        self.num_train, self.num_val, self.num_test, self.relation_names = num_train, 0, 0, ()
+        self.num_train, self.num_val, self.num_test = num_train, 0, 0
