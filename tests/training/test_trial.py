@@ -242,6 +242,11 @@ def clamped(self, h):
     return h
 
 
+def in_16_bits(self, h):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return self.map(h).float()
+
+
 RIGHT = {
     "activations": lambda: Around(lambda self, h: functional.elu(h)),
     "row norms": lambda: Around(lambda self, h: functional.normalize(functional.layer_norm(h, (DIM,)), dim=1)),
@@ -275,6 +280,7 @@ RIGHT = {
     "a mean for display": lambda: Around(lambda self, h: self.part(h), part=Statistics(
         lambda part, h: setattr(part, "kept", h.detach().mean(0)), reads=False)),
     "a hook of a weight": lambda: Around(clamped),
+    "a layer in 16 bits": lambda: Around(in_16_bits, map=torch.nn.Linear(DIM, DIM)),
     "counts": lambda: Around(lambda self, h: self.count(h), count=Counting()),
 }
 
