@@ -365,8 +365,8 @@ def _numbered_classes(values: np.ndarray, name: str, num_classes: int | None, ta
         is_known &= ~np.isin(ids, fill)
         count, codes = count[~np.isin(codes, fill)], codes[~np.isin(codes, fill)]
         ids = np.where(is_known, ids, UNKNOWN)
-    dubious = tuple(f"{int((class_ids(values, name) == code).sum()):,} nodes have the label {code}, which is no class here but "
-                    "unknown; ignore=none makes it a class" for code in fill)
+    dubious = tuple(f"{int((class_ids(values, name) == code).sum()):,} nodes have the label {code}, which is no class "
+                    "here but unknown; ignore=none makes it a class" for code in fill)
     unlabeled = np.isin(class_ids(values, name), fill) if fill else None
     if num_classes is not None or not len(codes):
         return Labels(ids, 1 if num_classes is None else num_classes, dubious=dubious, unlabeled=unlabeled)
