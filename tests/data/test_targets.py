@@ -103,8 +103,8 @@ def test_a_number_that_stands_for_unknown_by_custom_is_no_class(fill, first, num
     found = read_labels(np.array([first, fill, first + 1, fill, first]), "auto", "g", num_classes)
     assert (found.values.tolist(), found.num_classes) == ([0, -1, 1, -1, 0], 2)
     assert found.unlabeled.tolist() == [False, True, False, True, False]
-    assert found.dubious[0] == (f"2 nodes have the label {fill}, which is no class here but unknown; ignore=none makes it "
-                                "a class")
+    assert found.dubious[0] == (f"2 nodes have the label {fill}, which is no class here but unknown; ignore=none makes "
+                                "it a class")
     if num_classes is None:
         kept = read_labels(np.array([first, fill, first + 1, fill, first]), "auto", "g", ignore=None)
         assert kept.num_classes == 3 and str(fill) in kept.class_names
