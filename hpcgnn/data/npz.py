@@ -99,14 +99,15 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
 
 def _of_edge_index(archive: Archive, name: str, choices: Choices, options: SourceOptions) -> GivenGraph:
     # Features and labels have PyG's names, or else those of an archive of rows.
-    held = {key: archive.read(key) for key in archive.names}
+    held = {key: archive.read(key) for key in archive.names if key not in LINKS}
     if options.feature_kind == "structural":
         choices = replace(choices, features=False)
     elif PYG_FEATURES not in held and FEATURES[0] in held:
         choices = replace(choices, features=FEATURES[0])
     if choices.labels is None and PYG_LABELS not in held and "labels" in held:
         choices = replace(choices, labels="labels")
-    return graph_of_data(held, choices, name)
+    return replace(graph_of_data(held, choices, name), val_links=_links(archive, LINKS[0]),
+                   test_links=_links(archive, LINKS[1]))
 
 
 def _given(archive: Archive, path: Path, choices: Choices, options: SourceOptions) -> GivenGraph:

@@ -63,6 +63,12 @@ def test_an_archive_with_an_edge_index_takes_the_labels_that_are_named(arrays, l
     np.testing.assert_array_equal(dataset.labels, small_graph.labels)
 
 
+def test_an_archive_with_an_edge_index_holds_links_out(load):
+    edges = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+    dataset = load({"edge_index": edges, "x": np.eye(4), "val_links": edges[:, :1].T, "test_links": edges[:, 1:2].T})
+    assert dataset.held_out.tolist() == [[0, 1, 1], [1, 2, 2]] and len(dataset.indices) == 2
+
+
 def test_an_archive_without_a_graph_is_refused(load, small_graph):
     with pytest.raises(DatasetError, match=r"neither indptr with indices nor edge_index.* it has x, y"):
         load({"x": small_graph.features, "y": small_graph.labels})
