@@ -117,14 +117,15 @@ class _Reverse(NamedTuple):
         bounds = np.searchsorted(_relation_of(edges)[order], [*numbers, len(numbers)])
         of_relations = [edges[order[start:stop]] for start, stop in pairwise(bounds)]
         # Relations of equal pairs are matched in their order, as rates, likes with rev_rates, rev_likes.
+        pairs = [_pairs(ends[:, 0], ends[:, 1], num_nodes) for ends in of_relations]
         alike: dict[bytes, list[int]] = {}
-        for number, ends in enumerate(of_relations):
-            if len(ends):
-                alike.setdefault(_pairs(ends[:, 0], ends[:, 1], num_nodes), []).append(number)
+        for number, key in enumerate(pairs):
+            if key:
+                alike.setdefault(key, []).append(number)
         relation = np.full(len(numbers), -1)
         for number, ends in enumerate(of_relations):
             others = alike.get(_pairs(ends[:, 1], ends[:, 0], num_nodes), [])
-            own = alike.get(_pairs(ends[:, 0], ends[:, 1], num_nodes), [])
+            own = alike.get(pairs[number], [])
             if len(others) == len(own) > 0:
                 relation[number] = others[own.index(number)]
         return cls(relation)
