@@ -63,6 +63,7 @@ FITTED_TO_EDGES = {"pre_aggregation": "sums before sending are fitted to all edg
 # Settings that node_embedding refuses, and why.
 NO_LEARNED_INPUT = {"pre_aggregation": "sums before sending leave out rows, and every learned row is computed",
                     "quantize": "integers are fitted to features that stay as they are"}
+EARLIER_DEFAULTS = {"candidates": "all"}      # which folders of earlier runs name, of any task
 # Settings that task links refuses, and why.
 NOT_FOR_LINKS = {"quantize": "integers are trained for classes; leave quantize out",
                  "clusters": "links between clusters would not be learned; leave clusters out",
@@ -149,8 +150,9 @@ class TrainConfig:
                         "maximum of each column.", ("concat", "max"), models=("jknet",), group=MODEL, flag="none")
     task: str = setting(NODES, "What the model learns: the labels of nodes, or links, by rows whose product is large "
                         "for the two ends of an edge.", (NODES, LINKS), group=LINK_TRAINING, flag="common")
-    negatives: int = setting(1024, "Nodes drawn in each step of an epoch; an edge's product must exceed the products "
-                             "with their rows.", low=1, high=1 << 16, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    negatives: int = setting(1024, "Nodes drawn in each step of an epoch, as many of each type if candidates are of "
+                             "one type; an edge's product must exceed the products with their rows.", low=1,
+                             high=1 << 16, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
     link_loss: str = setting("softmax", "Loss of an edge: cross-entropy of its product among those with the drawn "
                              "nodes (softmax), or of edge and drawn nodes one by one (bce), or the Bayesian "
                              "personalized ranking loss against one drawn node (bpr).",
@@ -171,9 +173,10 @@ class TrainConfig:
     asked_label: int = setting(-1, "Label of the nodes that a training asks for their links' other ends, such as users "
                                "that are asked for items; -1 asks all nodes.", low=-1, tasks=(LINKS,),
                                group=LINK_TRAINING, flag="none")
-    candidates: str = setting("all", "Nodes among which a link's end is searched for, and drawn: all, or those with "
-                              "its own label (label), such as the items of a shop's users.", ("all", "label"),
-                              tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    candidates: str = setting("auto", "Nodes among which a link's end is searched for, and drawn: all, those of its "
+                              "own type (type), or those with its own label (label), such as the items of a shop's "
+                              "users. auto is type in a graph with types of nodes, else all.",
+                              ("auto", "all", "type", "label"), tasks=(LINKS,), group=LINK_TRAINING, flag="none")
     epochs: int = setting(200, "Epochs to train; 0 scores and saves a model as it is.", low=0, group=TRAINING,
                           flag="common")
     steps: str = setting("1", "Optimizer steps per epoch: each computes the rows of some clusters, or with rows:N some "
@@ -532,7 +535,7 @@ class TrainConfig:
                   "devices": ("device", self.device), "tasks": ("task", self.task)}
         for kind, users in own.metadata.get("users", {}).items():
             flag, choice = chosen[kind]
-            if choice not in users and value != own.default:
+            if choice not in users and value not in (own.default, EARLIER_DEFAULTS.get(own.name, own.default)):
                 raise ConfigError(f"{own.name} = {value} has no effect on {flag} {choice}, only on "
                                   f"{', '.join(users)}; leave it out or change --{flag}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,8 +19,11 @@ DRAWN = 24
 LINK_SETTINGS = {"task": "links", "negatives": DRAWN}
 
 
-def with_links(seed=0, shares=(0.1, 0.2), is_directed=False):
-    """An easy graph without the links that are held out; every second edge in one direction only if directed."""
+def with_links(seed=0, shares=(0.1, 0.2), is_directed=False, has_types=False):
+    """An easy graph without the links that are held out; every second edge in one direction only if directed.
+
+    It may have six types, one of them of no node.
+    """
     dataset = easy_graph(seed)
     if is_directed:
         target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
@@ -31,21 +35,35 @@ def with_links(seed=0, shares=(0.1, 0.2), is_directed=False):
                       dataset.num_nodes, False, dataset.name)
     assert graph.report.is_symmetric is not is_directed
     graph, held = hold_out(graph, None, shares, seed, dataset.name)
+    counts = (50, 0, 90, 60, 7, dataset.num_nodes - 207)
     return replace(dataset, indptr=graph.indptr, indices=graph.indices, held_out=held,
+                   node_types=tuple(zip("abcdef", counts, strict=True)) if has_types else (),
                    cleaning=replace(dataset.cleaning, is_symmetric=graph.report.is_symmetric)).check()
+
+
+def classes_by(dataset, candidates):
+    """What an answer's candidates share with it, by node."""
+    if candidates == "type":
+        return np.repeat(np.arange(len(dataset.node_types)), [count for _, count in dataset.node_types])
+    return dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
 
 
 def expected_loss(dataset, rows, kind, classes, learned, seed, epoch, asked=None, answers=None, step=0):
     """The summed loss of all edges from rows (num_nodes, dim).
 
     `asked`, (num_nodes,) bool, are the nodes that are asked; `answers` the rows of answers and drawn nodes, if they
-    are others.
+    are others. In a graph with types, all types that have nodes are drawn equally often.
     """
     answers = rows if answers is None else answers
-    halves = draws_of(np.arange(DRAWN + 1), 2, seed, epoch, stream_of(NEGATIVES, 0, step)).tolist()
+    ranges = [(0, dataset.num_nodes)]
+    if dataset.node_types:
+        ends = np.cumsum([count for _, count in dataset.node_types]).tolist()
+        ranges = [(first, end) for first, end in pairwise([0, *ends]) if first < end]
+    ranges = [one for one in ranges for _ in range(-(-DRAWN // len(ranges)))]
+    halves = draws_of(np.arange(len(ranges) + 1), 2, seed, epoch, stream_of(NEGATIVES, 0, step)).tolist()
     words = [low + (high << 16) for low, high in halves]
-    node = [word * dataset.num_nodes >> 32 for word in words[:-1]]
-    order = sorted(range(DRAWN), key=lambda place: (classes[node[place]], place))
+    node = [first + (word * (end - first) >> 32) for word, (first, end) in zip(words, ranges, strict=False)]
+    order = sorted(range(len(node)), key=lambda place: (classes[node[place]], place))
     target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)).tolist()
     total = rows.new_zeros(())
     for source, end in zip(dataset.indices.tolist(), target, strict=True):

@@ -179,6 +179,8 @@ def one_line(summary: dict[str, Any]) -> str:
     bits = next((f"{value:.4g}" for value in (summary["bits"], summary["mean_bits"]) if value is not None), "none")
     integers = (f"{summary['quantize']} {summary['mean_feature_bits']:.2f} bits per feature, "
                 f"{summary['stored_kb']:.0f} of {summary['float_kb']:.0f} KB, " if "quantize" in summary else "")
+    if "test_score_by_chance" in summary:
+        score += f" (by chance {shown_score(summary['test_score_by_chance'], None, summary['score_is_share'])})"
     return (f"{summary['dataset']} {summary['model']} {summary['precision']} {summary['method']} "
             f"bits={bits} ranks={summary['ranks']}: {integers}"
             f"test {summary['score_name']} {score}, {_cost(summary)}")
@@ -187,7 +189,7 @@ def one_line(summary: dict[str, Any]) -> str:
 def shown_score(score: float, spread: float | None, is_share: bool) -> str:
     """A score with its spread over seeds, in percent if it is a share."""
     if score is None or math.isnan(score):
-        return "- (no node of the test split is labeled)"
+        return "- (no labeled node or held-out link is in the test split)"
     factor, digits, unit = (100, ".2f", " %") if is_share else (1, ".4g", "")
     return f"{factor * score:{digits}}" + ("" if spread is None else f" ± {factor * spread:{digits}}") + unit
 

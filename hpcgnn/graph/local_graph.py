@@ -530,8 +530,8 @@ class LocalGraph:
                           weight)
 
 
-def draw_numbers(count: int, size: int, key: CounterKey) -> torch.Tensor:
-    """Numbers below `size`, drawn with replacement, (count,) int64."""
+def draw_numbers(count: int, size: int | np.ndarray, key: CounterKey) -> torch.Tensor:
+    """Numbers below `size`, one for all or of each, drawn with replacement, (count,) int64."""
     words = words_of(np.arange(count), 1, key)[:, 0]
     return torch.from_numpy((words * np.uint64(size) >> np.uint64(32)).astype(np.int64))
 

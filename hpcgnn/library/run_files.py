@@ -106,6 +106,8 @@ class FinishedRun(RunFiles):
             "method": f"{known['method']}, {known['ranks']} rank{'s' * (known['ranks'] != 1)}",
             f"best validation {kind.title}": kind.show(known["val_score"], with_unit=True),
             f"test {kind.title} at that epoch": kind.show(known["test_score"], known["test_score_std"], with_unit=True),
+            **({f"{kind.title} by chance": kind.show(known["test_score_by_chance"], with_unit=True)}
+               if "test_score_by_chance" in known else {}),
             "epochs": f"{num_epochs:,}" + (f" of {num_seeds} seeds" if num_seeds > 1 else ""),
             "an epoch": f"{format_bytes(known['sent_bytes_per_epoch'])} sent, "
                         f"{format_seconds(known['median_epoch_seconds'])}",

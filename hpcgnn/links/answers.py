@@ -167,10 +167,9 @@ def _decoder(run: FloatRun) -> nn.Module | None:
 def _kinds_of(run: FloatRun) -> tuple[np.ndarray, int]:
     """Types of this rank's nodes, or their labels if candidates are of one label, (num_inner,) int64; and their number.
     """
-    objective, types = run.session.objective, run.session.info.node_types
-    if types:
-        bounds = np.cumsum([count for _, count in types])
-        return np.searchsorted(bounds, run.part.inner_id, side="right"), len(types)
+    objective, info = run.session.objective, run.session.info
+    if info.node_types:
+        return info.type_of(run.part.inner_id), len(info.node_types)
     return objective.labels.cpu().numpy(), len(objective.num_of_class) if isinstance(objective, LinkObjective) else 1
 
 

@@ -30,7 +30,7 @@ from hpcgnn.graph.local_graph import LocalGraph, draw_numbers
 from hpcgnn.graph.reductions import Adjacency
 from hpcgnn.links.learned import NO_LINKS, Asked, LearnedLinks
 from hpcgnn.links.questions import Question
-from hpcgnn.links.ranking import link_scores
+from hpcgnn.links.ranking import chance_scores, link_scores
 from hpcgnn.nn.distributed import plain
 from hpcgnn.nn.heads import Outputs, scored
 from hpcgnn.ops.aggregation import multiply_weighted
@@ -67,7 +67,7 @@ class LinkObjective(Objective):
     """What `Objective` is for nodes; `labels` are the classes that an answer's candidates share, all 0 without."""
 
     questions: tuple[Question, ...] = ()      # about held-out links
-    num_drawn: int = 1
+    num_drawn: tuple[int, ...] = (1,)      # of all nodes; or of each class, where classes are ranges of ids
     kind: str = SOFTMAX
     num_of_class: tuple[int, ...] = ()      # nodes of all ranks by class
     links: LearnedLinks = NO_LINKS
@@ -146,20 +146,29 @@ class LinkObjective(Objective):
         return [float("nan"), *link_scores(comm, outputs, self.node_id, self.labels, self.questions, score.name,
                                           self.decoder)]
 
+    def score_by_chance(self, score: Score) -> float | None:
+        return chance_scores(self.comm, self.node_id, self.labels, self.questions, score.name)[1] \
+            if self.num_global["test"] else None
+
     def _draw(self, graph: LocalGraph) -> Drawn:
         """Collective: draw nodes."""
         current, links = graph.current_pass, self.links
         key = CounterKey(current.seed, current.epoch, NEGATIVES, 0, self.step)
-        node = draw_numbers(self.num_drawn, graph.num_nodes, key)
-        of_class = torch.zeros_like(node)
-        if len(self.num_of_class) > 1:
-            classes = torch.from_numpy(links.of_class[:links.num_inner, None]).float().to(graph.x.device)
-            ids = torch.from_numpy(links.node_id[:links.num_inner]).to(graph.x.device)
-            of_class = graph.whole[0].rows_of(classes, ids, node)[:, 0].long().cpu()
-            node = node[torch.argsort(of_class, stable=True)]
-        word = words_of(np.array([self.num_drawn]), 1, key)
-        return Drawn(node, torch.bincount(of_class, minlength=len(self.num_of_class)).to(graph.x.device),
-                     int(word[0, 0]))
+        num_of_class, total = np.array(self.num_of_class), sum(self.num_drawn)
+        of_class = torch.zeros(total, dtype=torch.int64)
+        if len(self.num_drawn) > 1:
+            classes = np.repeat(np.arange(len(num_of_class)), self.num_drawn)
+            first = torch.from_numpy((np.cumsum(num_of_class) - num_of_class)[classes])
+            node, of_class = first + draw_numbers(total, num_of_class[classes], key), torch.from_numpy(classes)
+        else:
+            node = draw_numbers(total, graph.num_nodes, key)
+            if len(num_of_class) > 1:
+                known = torch.from_numpy(links.of_class[:links.num_inner, None]).float().to(graph.x.device)
+                ids = torch.from_numpy(links.node_id[:links.num_inner]).to(graph.x.device)
+                of_class = graph.whole[0].rows_of(known, ids, node)[:, 0].long().cpu()
+                node = node[torch.argsort(of_class, stable=True)]
+        return Drawn(node, torch.bincount(of_class, minlength=len(num_of_class)).to(graph.x.device),
+                     int(words_of(np.array([total]), 1, key)[0, 0]))
 
     def _of_edges(self, asked: Asked, queries: torch.Tensor, ends: Ends, drawn: Drawn,
                   drawn_rows: torch.Tensor) -> torch.Tensor:
@@ -171,7 +180,7 @@ class LinkObjective(Objective):
         of_answer = torch.from_numpy(self.links.of_class[answer]).to(device)
         number = torch.from_numpy(self._numbers(asked, degree, ends, answer)).to(device)
         question = torch.from_numpy(np.repeat(np.arange(matrix.num_rows), degree)).to(device)
-        first = np.arange(0, matrix.num_rows, max(1, MOST_PRODUCTS // self.num_drawn))
+        first = np.arange(0, matrix.num_rows, max(1, MOST_PRODUCTS // len(drawn.node)))
         of_questions = np.append(first, matrix.num_rows)
         of_edges = np.concatenate([[0], np.cumsum(degree)])[of_questions]
         blocks = [(slice(*some), slice(*edges)) for some, edges in zip(pairwise(of_questions.tolist()),
@@ -191,7 +200,7 @@ class LinkObjective(Objective):
             start = (drawn.count.cumsum(0) - drawn.count)[of_answer]
             # One of the drawn nodes of the answer's class, by the edge's own number.
             picked = (((number + drawn.word) * SPREAD >> 20) & 0xFFFFFFFF) % count.clamp(min=1)
-            worse = functional.softplus(others[question, (start + picked).clamp_(max=self.num_drawn - 1)] - products)
+            worse = functional.softplus(others[question, (start + picked).clamp_(max=len(drawn.node) - 1)] - products)
             return (worse * (count > 0)).sum()
         by_class = torch.stack([self._of_class(part, size) for part, size in zip(
             others.split(drawn.count.tolist(), dim=1), self.num_of_class, strict=True)], dim=1)[question, of_answer]

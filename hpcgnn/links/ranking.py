@@ -24,6 +24,7 @@ from hpcgnn.run.watchdog import HERE
 
 BLOCK_ROWS = 1 << 12       # candidates at a time
 BLOCK_PRODUCTS = 1 << 22      # products at a time
+UNSEEN = ("recall", "ndcg")      # scores of lists that may hold other links of test
 
 
 @dataclass(frozen=True)
@@ -88,34 +89,54 @@ def link_scores(comm: MPI.Comm, rows: torch.Tensor, node_id: torch.Tensor, of_cl
     """
     ids, classes = node_id.cpu().numpy(), of_class.cpu().numpy()
     rows, decoder = rows.float(), in_float64(decoder)
-    ranks = [_ranks(comm, rows, ids, classes, question, decoder) for question in questions]
-    sums = np.zeros((2, 2))
-    for question, found in zip(questions, ranks, strict=True):
-        for number, split in enumerate((VALIDATION, TEST)):
-            asked = question.is_asked & (question.split == split)
-            sums[number] += _sum_of(name, question.place[asked], found.filtered[asked], found.unseen[asked])
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    return [total / count if count else float("nan") for total, count in sums.tolist()]
+    return _means(comm, questions, name, [
+        _gain(name, _ranks(comm, rows, ids, classes, question, decoder)) for question in questions])
 
 
-def _sum_of(name: str, place: np.ndarray, filtered: np.ndarray, unseen: np.ndarray) -> tuple[float, int]:
-    """The sum of a score over links, or over anchors, and their number.
+def chance_scores(comm: MPI.Comm, node_id: torch.Tensor, of_class: torch.Tensor, questions: tuple[Question, ...],
+                  name: str) -> list[float]:
+    """Collective: the means of `link_scores` over all orders of each question's candidates."""
+    ids, classes, gains = node_id.cpu().numpy(), of_class.cpu().numpy(), []
+    for question in questions:
+        # Of n candidates that all tie, the answer's rank is (n + 1) / 2.
+        found = _ranks(comm, torch.zeros(len(ids), 1), ids, classes, question, None)
+        number = Ranks(*(np.rint(2 * ranks - 1).astype(np.int64) for ranks in (found.filtered, found.unseen)))
+        most = max((int(ranks.max()) for ranks in (number.filtered, number.unseen) if len(ranks)), default=0)
+        total = np.append(0.0, np.cumsum(_gain(name, Ranks(*np.tile(np.arange(1.0, most + 1), (2, 1))))))
+        of_links = number.unseen if name.partition("@")[0] in UNSEEN else number.filtered
+        gains.append(total[of_links] / of_links)
+    return _means(comm, questions, name, gains)
+
+
+def _gain(name: str, ranks: Ranks) -> np.ndarray:
+    """What each link adds to a score."""
+    kind, _, most = name.partition("@")
+    if kind == "mrr":
+        return 1 / ranks.filtered
+    is_found = (ranks.unseen if kind in UNSEEN else ranks.filtered) <= float(most)
+    return is_found / np.log2(ranks.unseen + 1) if kind == "ndcg" else is_found.astype(float)
+
+
+def _means(comm: MPI.Comm, questions: tuple[Question, ...], name: str, gains: list[np.ndarray]) -> list[float]:
+    """Collective: mean of validation and of test, nan for a split without links.
 
     Recall and NDCG are means over anchors of their lists of K nodes, as in He et al., LightGCN, SIGIR 2020; the others
     means over links, as in Bordes et al., NeurIPS 2013.
     """
-    kind, _, most = name.partition("@")
-    if kind == "mrr":
-        return float((1 / filtered).sum()), len(filtered)
-    if kind == "hits":
-        return float((filtered <= int(most)).sum()), len(filtered)
-    anchors, of = np.unique(place, return_inverse=True)
-    count, is_found = np.bincount(of, minlength=len(anchors)), unseen <= int(most)
-    if kind == "recall":
-        return float((np.bincount(of, is_found, len(anchors)) / count).sum()), len(anchors)
-    gain = np.bincount(of, is_found / np.log2(unseen + 1), len(anchors))
-    ideal = np.cumsum(1 / np.log2(np.arange(2, int(most) + 2)))[np.minimum(count, int(most)) - 1]
-    return float((gain / ideal).sum()), len(anchors)
+    sums, (kind, _, most) = np.zeros((2, 2)), name.partition("@")
+    for question, gain in zip(questions, gains, strict=True):
+        for number, split in enumerate((VALIDATION, TEST)):
+            asked = question.is_asked & (question.split == split)
+            if kind in UNSEEN:
+                anchors, of = np.unique(question.place[asked], return_inverse=True)
+                count = np.bincount(of, minlength=len(anchors))
+                ideal = count if kind == "recall" else np.cumsum(1 / np.log2(np.arange(2, int(most) + 2)))[
+                    np.minimum(count, int(most)) - 1]
+                sums[number] += float((np.bincount(of, gain[asked], len(anchors)) / ideal).sum()), len(anchors)
+            else:
+                sums[number] += float(gain[asked].sum()), np.count_nonzero(asked)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    return [total / count if count else float("nan") for total, count in sums.tolist()]
 
 
 def _ranks(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray,

@@ -28,7 +28,8 @@ from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.objective import SPLITS
 from hpcgnn.training.scores import CLASSES, KINDS, LINKS, Score
 
-BY_LABEL, MOST_LABELS = "label", 1024      # tables have a row and a column for each label
+ALL, BY_TYPE, BY_LABEL = "all", "type", "label"
+MOST_LABELS = 1024      # tables have a row and a column for each label
 
 
 class LinkTask:
@@ -50,11 +51,12 @@ class LinkTask:
     def objective(self, comm: MPI.Comm, part: Partition, device: torch.device) -> LinkObjective:
         """Collective: the loss and the held-out links.
 
-        Raises CollectiveError for a graph without edges, or for candidates of a label where nodes lack one.
+        Raises CollectiveError for a graph without edges, or for candidates of a type or label where nodes lack one.
         """
         config, info = self._config, self._info
         labels = together(comm, lambda: self._classes(part))
         counts = comm.allreduce(np.bincount(labels, minlength=self._num_classes))
+        of_rows = self._with_halo(comm, part, labels)
         # Where every edge holds both ways, each end of a link is a source once.
         relations, is_symmetric = self._relations, info.cleaning.is_symmetric
         holds_both_ways = relations.has_reverses if relations.number else is_symmetric
@@ -71,11 +73,11 @@ class LinkTask:
             {"train": info.num_edges, "val": info.num_val_links, "test": info.num_test_links}, LINKS, _no_loss, comm,
             torch.from_numpy(part.inner_id.astype(np.int64)).to(device), {},
             {"train": float(num_asked), "val": 1.0, "test": 1.0},
-            questions=questions_of(comm, part, is_symmetric, config.ask, relations), num_drawn=config.negatives,
+            questions=questions_of(comm, part, is_symmetric, config.ask, relations),
+            num_drawn=self._num_drawn(comm, part, of_rows, about, is_asked),
             kind=config.link_loss, n3=config.n3, share=config.link_share, num_of_class=tuple(counts.tolist()),
             links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations,
-                               part.node_id.astype(np.int64, copy=False), self._with_halo(comm, part, labels), about,
-                               is_asked))
+                               part.node_id.astype(np.int64, copy=False), of_rows, about, is_asked))
 
     def finish_model(self, comm: MPI.Comm, model: nn.Module, graph: LocalGraph) -> None:
         """Collective: give a model its decoder, as `link_decoder`, unless it brings one.
@@ -121,15 +123,36 @@ class LinkTask:
                                 "--symmetrize")
 
     @property
+    def _candidates(self) -> str:
+        if self._config.candidates != "auto":
+            return self._config.candidates
+        return BY_TYPE if self._info.node_types else ALL
+
+    @property
     def _num_classes(self) -> int:
-        return self._info.num_classes if self._config.candidates == BY_LABEL else 1
+        return {ALL: 1, BY_TYPE: len(self._info.node_types), BY_LABEL: self._info.num_classes}[self._candidates]
 
     def _classes(self, part: Partition) -> np.ndarray:
         if self._info.num_edges == 0:
             raise TrainingError(f"{self._info.name} has no edge, and edges are the links that a model learns")
-        if self._config.candidates != BY_LABEL:
-            return np.zeros(part.num_inner, np.int64)
-        return self._labels(part, "candidates label", "candidates=all")
+        if self._candidates == BY_LABEL:
+            return self._labels(part, "candidates label", "candidates=all")
+        if self._candidates == BY_TYPE and not self._info.node_types:
+            raise TrainingError(f"candidates type needs types of nodes, and {self._info.name} has none; use "
+                                "candidates=all")
+        return self._info.type_of(part.inner_id) if self._candidates == BY_TYPE else np.zeros(part.num_inner, np.int64)
+
+    def _num_drawn(self, comm: MPI.Comm, part: Partition, of_rows: np.ndarray, about: tuple[bool, bool],
+                   is_asked: np.ndarray | None) -> tuple[int, ...]:
+        """Collective: how many nodes an epoch or step draws, of all or of each type; none of a type of no answer."""
+        if self._candidates != BY_TYPE:
+            return (self._config.negatives,)
+        target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+        kept = slice(None) if is_asked is None else is_asked[target]
+        answers = [part.indices[kept]] * about[0] + [target] * about[1]
+        counts = np.bincount(of_rows[np.concatenate(answers)], minlength=self._num_classes)
+        is_answer = comm.allreduce(counts) > 0
+        return tuple((-(-self._config.negatives // is_answer.sum()) * is_answer).tolist())
 
     def _asked_rows(self, part: Partition, about: tuple[bool, bool]) -> np.ndarray | None:
         """The rows of this rank that are asked, (num_inner,) bool; None asks all."""
@@ -142,7 +165,9 @@ class LinkTask:
         return self._labels(part, f"asked_label {label}", "asked_label=-1") == label
 
     def _with_halo(self, comm: MPI.Comm, part: Partition, labels: np.ndarray) -> np.ndarray:
-        """Collective: the labels of inner and halo rows, (num_rows,) int64."""
+        """Collective: the classes of inner and halo rows, (num_rows,) int64."""
+        if self._candidates == BY_TYPE:
+            return self._info.type_of(part.node_id)
         labels = labels.astype(np.int64)
         halo = np.zeros(part.num_halo, np.int64) if self._num_classes == 1 else halo_values(
             comm, ExchangePlan.build(part), labels)

@@ -124,6 +124,10 @@ class Objective:
         """Collective: the score of each split, nan without rows, from the outputs of all inner rows."""
         return [score(comm, chosen_rows(outputs, self.rows[split]), self.labels[self.rows[split]]) for split in SPLITS]
 
+    def score_by_chance(self, score: Score) -> float | None:
+        """Collective: the test score that answers in random order have on average; None if it is not known."""
+        return None
+
 
 def _known_rows(comm: MPI.Comm, labels: torch.Tensor, num_rows: int) -> float:
     """Collective: number of rows of all ranks, reduced by the share of unknown values."""

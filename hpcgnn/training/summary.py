@@ -40,6 +40,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
     setup_bytes = comm.allreduce(session.exchange.setup.payload_bytes)
     test_score, test_std = score_statistics([result["test_score"] for result in results])
     val_score, _ = score_statistics([result["val_score"] for result in results])
+    by_chance = session.objective.score_by_chance(session.score)
     return {
         "dataset": session.info.name, "fingerprint": asdict(session.info.fingerprint),
         "model": config.model, "method": name_of(config.method),
@@ -50,6 +51,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
         "score_prefers_low": session.score.prefers_low,
         "val_score": val_score, "test_score": test_score,
         "test_score_std": test_std, "results": results,
+        **({} if by_chance is None else {"test_score_by_chance": by_chance}),
         **({} if metrics is None else {**epoch_statistics(metrics), "num_epochs_recorded": len(metrics)}),
         "device": config.device, "transport": session.transport.name,
         "setup_bytes": setup_bytes, "peak_rss_bytes": peak_bytes, "precision": config.precision,

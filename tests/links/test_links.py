@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from covering import long_but
-from known_links import DRAWN, LINK_SETTINGS, expected_loss, with_links
+from known_links import DRAWN, LINK_SETTINGS, classes_by, expected_loss, with_links
 from mpi4py import MPI
 from training_setup import assert_same_bits, losses, on_rank_zero, random_owner, train, write, write_once
 
@@ -153,8 +153,8 @@ def test_shards_hold_a_link_with_each_of_its_ends(tmp_path):
 
 # Ranks and scores, beside all products of the whole graph
 
-def expected_scores(dataset, rows, classes, asked, name):
-    """Validation and test score by the definition, from all products at once."""
+def expected_scores(dataset, rows, classes, asked, name, by_chance=False):
+    """Validation and test score by the definition, from all products at once; or their means over all orders."""
     products = (rows.astype(np.float64) @ rows.astype(np.float64).T).astype(np.float32)
     target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     is_edge = np.zeros((dataset.num_nodes,) * 2, bool)
@@ -167,7 +167,15 @@ def expected_scores(dataset, rows, classes, asked, name):
             linked.setdefault((name_of_way, anchor), {})[answer] = split
             if asked in (way, "both"):
                 questions.setdefault((name_of_way, anchor), []).append((answer, split))
-    found = []
+    kind, _, most = name.partition("@")
+    most, found = int(most or 0), []
+
+    def gain(rank):
+        return 1 / rank if kind == "mrr" else (rank <= most) / (np.log2(rank + 1) if kind == "ndcg" else 1)
+
+    def mean(rank, number):
+        return np.mean([gain(one) for one in range(1, number + 1)]) if by_chance else gain(rank)
+
     for split in (VALIDATION, TEST):
         by_anchor = []
         for (way, anchor), asked_here in questions.items():
@@ -176,30 +184,28 @@ def expected_scores(dataset, rows, classes, asked, name):
                      for answer, of in asked_here if of == split]
             by_anchor += [ranks] if ranks else []
         links = [rank for ranks in by_anchor for rank in ranks]
-        kind, _, most = name.partition("@")
-        if kind == "mrr":
-            found.append(np.mean([1 / filtered for filtered, _ in links]))
-        elif kind == "hits":
-            found.append(np.mean([filtered <= int(most) for filtered, _ in links]))
+        if kind in ("mrr", "hits"):
+            found.append(np.mean([mean(*filtered) for filtered, _ in links]))
         elif kind == "recall":
-            found.append(np.mean([np.mean([unseen <= int(most) for _, unseen in ranks]) for ranks in by_anchor]))
+            found.append(np.mean([np.mean([mean(*unseen) for _, unseen in ranks]) for ranks in by_anchor]))
         else:
-            gains = [sum(1 / np.log2(unseen + 1) for _, unseen in ranks if unseen <= int(most))
-                     / sum(1 / np.log2(place + 1) for place in range(1, min(len(ranks), int(most)) + 1))
-                     for ranks in by_anchor]
-            found.append(np.mean(gains))
+            found.append(np.mean([sum(mean(*unseen) for _, unseen in ranks)
+                                  / sum(gain(place) for place in range(1, len(ranks) + 1)) for ranks in by_anchor]))
     return found
 
 
 def ranks_of(products, answer, is_linked, anchor, others, split, classes):
-    """The filtered and the unseen rank of an answer; `others` are the anchor's held-out ends with their splits."""
+    """The filtered and the unseen rank of an answer, each with the number of candidates; `others` are the anchor's
+    held-out ends with their splits.
+    """
     allowed = ~is_linked & (np.arange(len(products)) != anchor) & (classes == classes[answer])
     allowed[answer] = False
     ranks = []
     for hidden in (set(others), {end for end, of in others.items() if split == TEST and of == VALIDATION}):
         rivals = allowed.copy()
         rivals[list(hidden - {answer})] = False
-        ranks.append(1 + (products[rivals] > products[answer]).sum() + (products[rivals] == products[answer]).sum() / 2)
+        rank = 1 + (products[rivals] > products[answer]).sum() + (products[rivals] == products[answer]).sum() / 2
+        ranks.append((rank, 1 + rivals.sum()))
     return ranks
 
 
@@ -207,9 +213,10 @@ def ranks_of(products, answer, is_linked, anchor, others, split, classes):
 @pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
 @pytest.mark.parametrize("asked, candidates, name", [
     ("both", "all", "mrr"), ("both", "label", "hits@3"), ("targets", "all", "recall@10"), ("sources", "all", "hits@10"),
-    ("targets", "label", "ndcg@10"), ("both", "all", "ndcg@3")])
+    ("targets", "label", "ndcg@10"), ("both", "all", "ndcg@3"), ("both", "type", "mrr"),
+    ("targets", "type", "recall@3")])
 def test_scores_are_those_of_all_products(shared_path, is_directed, asked, candidates, name):
-    dataset = with_links(is_directed=is_directed)
+    dataset = with_links(is_directed=is_directed, has_types=candidates == "type")
     shards = write_once(COMM, dataset, shared_path / "shards")
     info = read_graph_info(shards)
     part = read_partition(shards, COMM.rank, COMM.size, info)
@@ -220,9 +227,12 @@ def test_scores_are_those_of_all_products(shared_path, is_directed, asked, candi
     rows[::2] += 0.1
     mine = torch.from_numpy(rows[part.inner_id])
     found = objective.scores(COMM, mine, Score(name, None, LINK_TASK))
-    classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
+    classes = classes_by(dataset, candidates)
     assert np.isnan(found[0])
     np.testing.assert_allclose(found[1:], expected_scores(dataset, rows, classes, asked, name), rtol=1e-12)
+    # What random rows score on average, and the same from the numbers of candidates.
+    assert objective.score_by_chance(Score(name, None, LINK_TASK)) == pytest.approx(
+        expected_scores(dataset, rows, classes, asked, name, by_chance=True)[1], rel=1e-12)
 
 
 def test_all_links_of_a_node_are_one_question_where_edges_hold_both_ways():
@@ -290,10 +300,10 @@ def test_a_split_without_links_has_no_score(shared_path):
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
 @pytest.mark.parametrize("kind", ["softmax", "bce", "bpr"])
-@pytest.mark.parametrize("candidates", ["all", "label"])
+@pytest.mark.parametrize("candidates", ["all", "label", "type"])
 def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatch, is_directed, kind, candidates):
     monkeypatch.setattr("hpcgnn.links.objective.MOST_PRODUCTS", 5 * DRAWN)      # several blocks
-    dataset = with_links(is_directed=is_directed)
+    dataset = with_links(is_directed=is_directed, has_types=candidates == "type")
     shards = write_once(COMM, dataset, shared_path / "shards")
     session = Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, model="sage", link_loss=kind,
                                                         candidates=candidates, epoch_rows="all"))
@@ -304,7 +314,7 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     graph.begin_forward(3, 2, is_training=True)
     loss = objective.loss_sum(mine, "train", graph)
     loss.backward()
-    classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
+    classes = classes_by(dataset, candidates)
 
     def of_all():
         whole = rows.clone().requires_grad_()
@@ -321,9 +331,9 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
 @pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("kind", ["softmax", "bce", "bpr"])
-@pytest.mark.parametrize("candidates", ["all", "label"])
+@pytest.mark.parametrize("candidates", ["all", "label", "type"])
 def test_only_nodes_of_one_label_are_asked(shared_path, kind, candidates):
-    dataset = with_links()
+    dataset = with_links(has_types=candidates == "type")
     session = Session.open(COMM, write_once(COMM, dataset, shared_path / "shards"), TrainConfig.of(
         **LINK_SETTINGS, model="sage", link_loss=kind, candidates=candidates, asked_label=2, epoch_rows="all"))
     graph, objective = session.graph, session.objective
@@ -332,7 +342,7 @@ def test_only_nodes_of_one_label_are_asked(shared_path, kind, candidates):
     graph.begin_forward(3, 2, is_training=True)
     loss = objective.loss_sum(mine, "train", graph)
     loss.backward()
-    classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
+    classes = classes_by(dataset, candidates)
 
     def of_all():
         whole = rows.clone().requires_grad_()
@@ -516,6 +526,21 @@ def test_a_score_of_links_needs_links():
 def test_settings_of_links_have_no_effect_on_nodes():
     with pytest.raises(ConfigError, match="negatives = 5 has no effect on task nodes, only on links"):
         TrainConfig.of(negatives=5)
+    with pytest.raises(ConfigError, match="candidates = label has no effect on task nodes, only on links"):
+        TrainConfig.of(candidates="label")
+    assert TrainConfig.of(candidates="all").task == "nodes"      # as folders of earlier runs say it
+
+
+@pytest.mark.parallel(2)
+def test_candidates_are_of_one_type_where_nodes_have_types(shared_path):
+    def sizes(has_types, **settings):
+        shards = write_once(COMM, with_links(has_types=has_types), shared_path / f"shards-{has_types}")
+        return Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, **settings)).objective.num_of_class
+
+    assert sizes(False) == (240,) == sizes(True, candidates="all")
+    assert sizes(True) == (50, 0, 90, 60, 7, 33)
+    with pytest.raises(CollectiveError, match="candidates type needs types of nodes, and"):
+        sizes(False, candidates="type")
 
 
 @pytest.mark.parallel(2)

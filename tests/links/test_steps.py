@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from covering import long_but
-from known_links import LINK_SETTINGS, expected_loss, with_links
+from known_links import LINK_SETTINGS, classes_by, expected_loss, with_links
 from made_steps import NODES_A_CLUSTER, share_clusters
 from mpi4py import MPI
 from training_setup import SMALL, assert_same_bits, losses, on_rank_zero, train, typed_graph, write_once
@@ -39,19 +39,19 @@ class Rows(torch.nn.Module):
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
 @pytest.mark.parametrize("kind", ["softmax", "bce", "bpr"])
-@pytest.mark.parametrize("candidates", ["all", "label"])
+@pytest.mark.parametrize("candidates", ["all", "label", "type"])
 @pytest.mark.parametrize("steps", ["3", "rows:3"])
 def test_a_step_learns_the_questions_about_its_nodes(shared_path, monkeypatch, is_directed, kind, candidates, steps):
     """Answers and drawn nodes are constants. The steps of an epoch ask each question once, and each draws anew."""
     share_clusters(monkeypatch)
-    dataset = with_links(is_directed=is_directed)
+    dataset = with_links(is_directed=is_directed, has_types=candidates == "type")
     config = TrainConfig.of(**{**IN_STEPS, "link_loss": kind, "candidates": candidates, "steps": steps})
     session = Session.open(COMM, write_once(COMM, dataset, shared_path / "shards"), config,
                            recipe=Recipe(Rows(dataset.num_nodes)))
     learner = Learner.start(session, 0, None)
     node, by_row = np.arange(dataset.num_nodes), steps.startswith("rows")
     step_of = deal(node, 0, 1, 3) if by_row else session.steps.clusters.steps(0, 1, 3)[node // NODES_A_CLUSTER]
-    classes = dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
+    classes = classes_by(dataset, candidates)
     rows = learner.model.rows.detach().clone()
 
     def of_all(number):
