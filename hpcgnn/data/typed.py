@@ -15,6 +15,7 @@ ones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -231,20 +232,47 @@ def _nodes_in(columns: Table, known: str, choices: Choices, name: str) -> Nodes:
 COUNT, EDGES, FEATURES, TARGET, LABELS = "num_", "edge_", "feat_", "target", "labels"
 SPLITS = ("train", "val", "test")
 CSR = ("indptr", "indices", "data", "columns")
+OF_EDGES, LINKS = ("edge_weight", "edge_attr"), ("val_links", "test_links")
 
 
 def is_typed_archive(archive: Archive) -> bool:
     """Whether an archive has kinds of edges, in arrays edge_A__B."""
-    return "indptr" not in archive and any(_kind_in(key) for key in archive.names)
+    return "indptr" not in archive and bool(_kinds_in(archive))
 
 
-def _kind_in(key: str) -> tuple[str, str, str] | None:
-    parts = tuple(key.removeprefix(EDGES).split("__")) if key.startswith(EDGES) else ()
-    return _kind(parts) if len(parts) in (2, 3) else None
+def _kinds_in(archive: Archive) -> dict[str, tuple[str, str, str]]:
+    # By what follows edge_ in the array's name; arrays of their weights and attributes begin with edge_, too.
+    ends = [key.removeprefix(EDGES) for key in archive.names if key.startswith(EDGES)]
+    of_edges = {f"{what}_{end}".removeprefix(EDGES) for what in OF_EDGES for end in ends}
+    return {end: _kind(tuple(end.split("__"))) for end in ends
+            if len(end.split("__")) in (2, 3) and end not in of_edges}
+
+
+def _pairs_in(archive: Archive, key: str) -> np.ndarray:
+    found = archive.read(key)
+    if found.ndim != 2 or len(found) != 2 or found.dtype.kind not in "iu":
+        raise DatasetError(f"{archive.path}: {key} is {found.dtype} of shape {found.shape}; expected integers of shape "
+                           "(2, number of edges)")
+    return found
+
+
+def _links_in(archive: Archive, typed: Typed, key: str, has_relations: bool) -> tuple[Any, ...] | None:
+    # Held-out links of all kinds, in arrays such as val_links_A__B, by numbers of the one range.
+    kinds = [Kind(*kind[:3], (*_pairs_in(archive, name), None), {})
+             for kind, name in zip(typed.kinds, (f"{key}_{end}" for end in _kinds_in(archive)), strict=True)
+             if name in archive]
+    if not kinds:
+        return None
+    count = np.array([nodes.count for nodes in typed.types.values()], np.int64)
+    start = dict(zip(typed.types, (np.cumsum(count) - count).tolist(), strict=True))
+    source, target = _ends(typed._replace(name=f"{typed.name}: {key}", kinds=kinds), start, int(count.sum()))
+    relation = np.repeat([str(kind) for kind in kinds], [_num_edges(kind) for kind in kinds])
+    return (source, relation, target) if has_relations else (source, target)
 
 
 def graph_of_archive(archive: Archive, choices: Choices, name: str, is_featured: bool) -> GivenGraph:
-    """Return the graph of an archive with arrays num_TYPE, edge_A__B, feat_TYPE, target, labels and train_K.
+    """Return the graph of an archive with arrays num_TYPE, edge_A__B, feat_TYPE, target, labels and train_K, and with
+    edge_weight_A__B, edge_attr_A__B, val_links_A__B and test_links_A__B.
 
     Parameters
     ----------
@@ -257,14 +285,10 @@ def graph_of_archive(archive: Archive, choices: Choices, name: str, is_featured:
             features = _features_in(archive, f"{FEATURES}{known}", count) if is_featured else None
             types[known] = Nodes(count, {} if features is None else {"features": features})
     kinds, used = [], {f"{FEATURES}{known}{end}" for known in types for end in ("", *(f"_{part}" for part in CSR))}
-    for key in archive.names:
-        if (found := _kind_in(key)) is not None:
-            ends = archive.read(key)
-            if ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
-                raise DatasetError(f"{archive.path}: {key} is {ends.dtype} of shape {ends.shape}; expected integers of "
-                                   "shape (2, number of edges)")
-            kinds.append(Kind(*found, (ends[0], ends[1], None), {}))
-            used.add(key)
+    for end, kind in _kinds_in(archive).items():
+        held = {what: archive.read(f"{what}_{end}") for what in OF_EDGES if f"{what}_{end}" in archive}
+        kinds.append(Kind(*kind, (*_pairs_in(archive, f"{EDGES}{end}"), None), held))
+        used.update(f"{what}_{end}" for what in ("edge", *OF_EDGES, *LINKS))
     used |= {f"{COUNT}{known}" for known in types} | {TARGET}
     if LABELS in archive:
         target = str(archive.read(TARGET)) if TARGET in archive else ""
@@ -274,7 +298,10 @@ def graph_of_archive(archive: Archive, choices: Choices, name: str, is_featured:
         types[target].held.update(labels=archive.read(LABELS), **_masks_in(archive, types[target].count, choices))
         used |= {LABELS, *(f"{split}_{number}" for split in SPLITS for number in _numbers_of_splits(archive))}
     unused = tuple(key for key in archive.names if key not in used)
-    return given_of(Typed(name, types, kinds, Usual(("features",), (LABELS,)), unused), choices)
+    typed = Typed(name, types, kinds, Usual(("features",), (LABELS,)), unused)
+    given = given_of(typed, choices)
+    val_links, test_links = (_links_in(archive, typed, key, bool(given.relation_names)) for key in LINKS)
+    return replace(given, val_links=val_links, test_links=test_links)
 
 
 def _features_in(archive: Archive, key: str, count: int) -> Any:

@@ -363,6 +363,27 @@ def test_an_archive_with_types_is_the_same_graph(arrays, load, split_of, arcs_of
     assert split_of(load(arrays, ",split=1")) == [[0], [1, 2], [3]]
 
 
+def test_an_archive_with_types_has_weights_attributes_and_held_out_links_by_kind(arrays, load):
+    writes = "author__writes__paper"
+    of_edges = {f"edge_weight_{writes}": np.array([2.0, 3.0, 0.5]), f"edge_attr_{writes}": np.arange(6.0).reshape(3, 2),
+                f"test_links_{writes}": np.array(WRITES)[:, 1:2], "val_links_paper__venue": np.array([[3, 0], [2, 0]])}
+    dataset, whole = load({**arrays, **of_edges}, ",split=2"), load(arrays, ",split=2")
+    (author, paper), = np.array(WRITES).T[1:2].tolist()
+    assert dataset.relation_names == whole.relation_names == ("paper__to__paper", writes, "paper__to__venue")
+    # Papers are nodes 0 to 3, authors 4 and 5, venues 6 to 8.
+    assert sorted(dataset.held_out.tolist()) == [[0, 6, 1, 2], [3, 8, 1, 2], [4 + author, paper, 2, 1]]
+    target = np.repeat(np.arange(9), np.diff(dataset.indptr))
+    held = {(source, end): (weight, tuple(attr)) for source, end, kind, weight, attr in zip(
+        dataset.indices.tolist(), target.tolist(), dataset.edge_type.tolist(), dataset.edge_weight.tolist(),
+        dataset.edge_attr.tolist(), strict=True) if kind == 1}
+    assert held == {(4 + u, v): (weight, attr) for (u, v), weight, attr in zip(
+        np.array(WRITES).T.tolist(), (2.0, 3.0, 0.5), ((0.0, 1.0), (2.0, 3.0), (4.0, 5.0)), strict=True)
+        if (u, v) != (author, paper)}
+    assert dataset.edge_weight[dataset.edge_type != 1].tolist() == [1.0] * (dataset.num_edges - 2)
+    with pytest.raises(DatasetError, match="val_links has an edge paper__to__venue with venue 3, which does not exist"):
+        load({**arrays, "val_links_paper__venue": np.array([[3], [3]])}, ",split=2")
+
+
 def test_an_archive_whose_types_have_no_features_gets_structural_ones(arrays, load):
     bare = {key: values for key, values in arrays.items() if not key.startswith("feat_")}
     assert load(bare, ",split=1", feature_kind="auto").features.shape == (9, 128)
