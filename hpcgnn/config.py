@@ -35,7 +35,8 @@ LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", "soft_c
 SCORES = ("auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "r2", "mae", "rmse", "soft_accuracy", OWN)
 NODES, LINKS = "nodes", "links"      # values of `task`
 LINK_DECODER = "link_decoder"      # the submodule of a model that scores links, if they have relations
-LINK_SCORES = ("mrr", *(f"{kind}@{most}" for kind in ("hits", "recall", "ndcg") for most in (1, 3, 10, 20, 50, 100)))
+LINK_SCORES = ("mrr", "auc", *(f"{kind}@{most}" for kind in ("hits", "recall", "ndcg")
+                               for most in (1, 3, 10, 20, 50, 100)))
 SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
 AS_THEY_ARE = 32          # bits of rows that are stored unchanged, without codes
@@ -308,8 +309,8 @@ class TrainConfig:
                         "targets that are the probabilities of classes.", LOSSES, group=TRAINING,
                         flag="none")
     score: str = setting("auto", "Score to report; auto is accuracy for classes, micro_f1 for several labels per node, "
-                         "and r2 for targets of a regression. For links mrr, which is auto, and hits@K, recall@K or "
-                         "ndcg@K with K 1, 3, 10, 20, 50 or 100.", (*SCORES, *LINK_SCORES), group=TRAINING,
+                         "and r2 for targets of a regression. For links mrr, which is auto, auc, and hits@K, recall@K "
+                         "or ndcg@K with K 1, 3, 10, 20, 50 or 100.", (*SCORES, *LINK_SCORES), group=TRAINING,
                          flag="none")
     eval_every: int = setting(5, "Epochs between evaluations.", low=1, group=TRAINING, flag="common")
     early_stop: int = setting(0, "Evaluations without a better validation score before stopping; 0 never stops.",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from hpcgnn.graph.local_graph import LocalGraph, draw_numbers
 from hpcgnn.graph.reductions import Adjacency
 from hpcgnn.links.learned import NO_LINKS, Asked, LearnedLinks
 from hpcgnn.links.questions import Question
-from hpcgnn.links.ranking import chance_scores, link_scores
+from hpcgnn.links.ranking import AUC, Ranks, chance_scores, link_scores, num_candidates
 from hpcgnn.nn.distributed import plain
 from hpcgnn.nn.heads import Outputs, scored
 from hpcgnn.ops.aggregation import multiply_weighted
@@ -144,11 +145,15 @@ class LinkObjective(Objective):
     def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
         """Collective: scores of training, nan since the model has seen its links, validation and test."""
         return [float("nan"), *link_scores(comm, outputs, self.node_id, self.labels, self.questions, score.name,
-                                          self.decoder)]
+                                          self.decoder, self.num_candidates if score.name == AUC else None)]
 
     def score_by_chance(self, score: Score) -> float | None:
-        return chance_scores(self.comm, self.node_id, self.labels, self.questions, score.name)[1] \
+        return chance_scores(self.comm, self.questions, score.name, self.num_candidates)[1] \
             if self.num_global["test"] else None
+
+    @cached_property
+    def num_candidates(self) -> list[Ranks]:
+        return num_candidates(self.comm, self.node_id, self.labels, self.questions)
 
     def _draw(self, graph: LocalGraph) -> Drawn:
         """Collective: draw nodes."""

@@ -24,6 +24,7 @@ from hpcgnn.run.watchdog import HERE
 
 BLOCK_ROWS = 1 << 12       # candidates at a time
 BLOCK_PRODUCTS = 1 << 22      # products at a time
+AUC = "auc"
 UNSEEN = ("recall", "ndcg")      # scores of lists that may hold other links of test
 
 
@@ -76,7 +77,8 @@ class Ranks:
 
 
 def link_scores(comm: MPI.Comm, rows: torch.Tensor, node_id: torch.Tensor, of_class: torch.Tensor,
-                questions: tuple[Question, ...], name: str, decoder: nn.Module | None = None) -> list[float]:
+                questions: tuple[Question, ...], name: str, decoder: nn.Module | None = None,
+                candidates: list[Ranks] | None = None) -> list[float]:
     """Collective: the score `name` of held-out links of validation and of test; nan for a split without links.
 
     Parameters
@@ -84,28 +86,47 @@ def link_scores(comm: MPI.Comm, rows: torch.Tensor, node_id: torch.Tensor, of_cl
     rows : (num_inner, dim)            of this rank's nodes
     node_id : (num_inner,) int64       global ids
     of_class : (num_inner,) int64      an answer's candidates are the nodes of its class
-    name : str                         mrr, hits@K, recall@K or ndcg@K
+    name : str                         mrr, auc, hits@K, recall@K or ndcg@K
     decoder : nn.Module or None        makes queries; None takes the anchors' rows
+    candidates : list of Ranks or None     what `num_candidates` returns; None counts them, if the score asks for it
     """
     ids, classes = node_id.cpu().numpy(), of_class.cpu().numpy()
     rows, decoder = rows.float(), in_float64(decoder)
-    return _means(comm, questions, name, [
-        _gain(name, _ranks(comm, rows, ids, classes, question, decoder)) for question in questions])
+    ranks = [_ranks(comm, rows, ids, classes, question, decoder) for question in questions]
+    if name != AUC:
+        return _means(comm, questions, name, [_gain(name, found) for found in ranks])
+    if candidates is None:
+        candidates = num_candidates(comm, node_id, of_class, questions)
+    return _means(comm, questions, name, [_share_beaten(found.filtered, of.filtered)
+                                          for found, of in zip(ranks, candidates, strict=True)])
 
 
-def chance_scores(comm: MPI.Comm, node_id: torch.Tensor, of_class: torch.Tensor, questions: tuple[Question, ...],
-                  name: str) -> list[float]:
+def num_candidates(comm: MPI.Comm, node_id: torch.Tensor, of_class: torch.Tensor,
+                   questions: tuple[Question, ...]) -> list[Ranks]:
+    """Collective: the number of candidates of each answer, itself among them, which is its greatest rank."""
+    ids, classes = node_id.cpu().numpy(), of_class.cpu().numpy()
+    # Of n candidates that all tie, the answer's rank is (n + 1) / 2.
+    tied = [_ranks(comm, torch.zeros(len(ids), 1), ids, classes, question, None) for question in questions]
+    return [Ranks(*(np.rint(2 * ranks - 1).astype(np.int64) for ranks in (one.filtered, one.unseen))) for one in tied]
+
+
+def chance_scores(comm: MPI.Comm, questions: tuple[Question, ...], name: str, candidates: list[Ranks]) -> list[float]:
     """Collective: the means of `link_scores` over all orders of each question's candidates."""
-    ids, classes, gains = node_id.cpu().numpy(), of_class.cpu().numpy(), []
-    for question in questions:
-        # Of n candidates that all tie, the answer's rank is (n + 1) / 2.
-        found = _ranks(comm, torch.zeros(len(ids), 1), ids, classes, question, None)
-        number = Ranks(*(np.rint(2 * ranks - 1).astype(np.int64) for ranks in (found.filtered, found.unseen)))
+    gains = []
+    for number in candidates:
+        if name == AUC:
+            gains.append(np.full(len(number.filtered), 0.5))
+            continue
         most = max((int(ranks.max()) for ranks in (number.filtered, number.unseen) if len(ranks)), default=0)
         total = np.append(0.0, np.cumsum(_gain(name, Ranks(*np.tile(np.arange(1.0, most + 1), (2, 1))))))
         of_links = number.unseen if name.partition("@")[0] in UNSEEN else number.filtered
         gains.append(total[of_links] / of_links)
     return _means(comm, questions, name, gains)
+
+
+def _share_beaten(rank: np.ndarray, number: np.ndarray) -> np.ndarray:
+    # The area under an answer's ROC curve: how likely it is that it beats one of its rivals; 1/2 without rivals.
+    return np.where(number > 1, 1 - (rank - 1) / np.maximum(number - 1, 1), 0.5)
 
 
 def _gain(name: str, ranks: Ranks) -> np.ndarray:

@@ -108,7 +108,7 @@ class LinkTask:
         """The score of held-out links; TrainingError for a score of nodes."""
         name = "mrr" if self._config.score == "auto" else self._config.score
         if name not in LINK_SCORES:
-            raise TrainingError(f"score {name} does not fit links; use mrr, hits@K, recall@K or ndcg@K")
+            raise TrainingError(f"score {name} does not fit links; use mrr, auc, hits@K, recall@K or ndcg@K")
         return Score(name, _no_rows, LINKS)
 
     @property

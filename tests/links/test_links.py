@@ -170,11 +170,13 @@ def expected_scores(dataset, rows, classes, asked, name, by_chance=False):
     kind, _, most = name.partition("@")
     most, found = int(most or 0), []
 
-    def gain(rank):
+    def gain(rank, number):
+        if kind == "auc":      # the share of an answer's rivals that it beats
+            return 1 - (rank - 1) / (number - 1) if number > 1 else 0.5
         return 1 / rank if kind == "mrr" else (rank <= most) / (np.log2(rank + 1) if kind == "ndcg" else 1)
 
     def mean(rank, number):
-        return np.mean([gain(one) for one in range(1, number + 1)]) if by_chance else gain(rank)
+        return np.mean([gain(one, number) for one in range(1, number + 1)]) if by_chance else gain(rank, number)
 
     for split in (VALIDATION, TEST):
         by_anchor = []
@@ -184,13 +186,14 @@ def expected_scores(dataset, rows, classes, asked, name, by_chance=False):
                      for answer, of in asked_here if of == split]
             by_anchor += [ranks] if ranks else []
         links = [rank for ranks in by_anchor for rank in ranks]
-        if kind in ("mrr", "hits"):
+        if kind in ("mrr", "auc", "hits"):
             found.append(np.mean([mean(*filtered) for filtered, _ in links]))
         elif kind == "recall":
             found.append(np.mean([np.mean([mean(*unseen) for _, unseen in ranks]) for ranks in by_anchor]))
         else:
             found.append(np.mean([sum(mean(*unseen) for _, unseen in ranks)
-                                  / sum(gain(place) for place in range(1, len(ranks) + 1)) for ranks in by_anchor]))
+                                  / sum(gain(place, len(ranks)) for place in range(1, len(ranks) + 1))
+                                  for ranks in by_anchor]))
     return found
 
 
@@ -214,7 +217,7 @@ def ranks_of(products, answer, is_linked, anchor, others, split, classes):
 @pytest.mark.parametrize("asked, candidates, name", [
     ("both", "all", "mrr"), ("both", "label", "hits@3"), ("targets", "all", "recall@10"), ("sources", "all", "hits@10"),
     ("targets", "label", "ndcg@10"), ("both", "all", "ndcg@3"), ("both", "type", "mrr"),
-    ("targets", "type", "recall@3")])
+    ("targets", "type", "recall@3"), ("both", "all", "auc"), ("both", "type", "auc")])
 def test_scores_are_those_of_all_products(shared_path, is_directed, asked, candidates, name):
     dataset = with_links(is_directed=is_directed, has_types=candidates == "type")
     shards = write_once(COMM, dataset, shared_path / "shards")
@@ -547,7 +550,7 @@ def test_candidates_are_of_one_type_where_nodes_have_types(shared_path):
 def test_a_score_of_nodes_and_candidates_without_labels_are_refused_on_all_ranks(shared_path):
     dataset = with_links()
     shards = write_once(COMM, dataset, shared_path / "shards")
-    with pytest.raises(CollectiveError, match="score accuracy does not fit links; use mrr, hits@K"):
+    with pytest.raises(CollectiveError, match="score accuracy does not fit links; use mrr, auc, hits@K"):
         Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, score="accuracy"))
     labels = np.where(np.arange(dataset.num_nodes) == 7, -1, dataset.labels)
     bare = replace(dataset, labels=labels, train_mask=dataset.train_mask & (labels >= 0),
