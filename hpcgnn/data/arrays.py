@@ -123,6 +123,8 @@ class Archive:
             raise
         except Exception as error:  # A damaged member can raise anything.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if "allow_pickle" in reason:
+                raise DatasetError(f"{self.path}: {key} {OBJECTS}") from None
             raise DatasetError(f"{self.path} has a damaged array {key!r} ({reason}); copy the file again") from None
 
     def _read_through(self, key: str) -> None:
@@ -152,9 +154,16 @@ class Archive:
         return np.memmap(self.path, dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
 
 
+NPY = b"\x93NUMPY"
+OBJECTS = "holds objects of Python, which are pickles and can run code; save it by .astype(float) or .astype(str)"
+
+
 def load_array(path: Path) -> np.ndarray:
     """A .npy array, memory-mapped copy-on-write."""
     with reading(path, "a .npy array", "can't be read as a .npy array ({}); it is damaged or of another format"):
+        with path.open("rb") as file:
+            if file.read(len(NPY)) == NPY and not file.seek(0) and _array_header(file)[2].hasobject:
+                raise DatasetError(f"{path} {OBJECTS}")
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     if not isinstance(array, np.ndarray):
         raise DatasetError(f"{path} is an archive of arrays; expected a single .npy array")

@@ -24,6 +24,7 @@ numbers where their role wants them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ from hpcgnn.errors import DatasetError
 Ids: TypeAlias = np.ndarray | pa.LargeStringArray
 MISSING_TEXTS = ("", "nan", "NaN", "NA", "None", "null")     # cells of text files, and texts that name no class
 INT64 = np.iinfo(np.int64)
-TRUTHS = {"True": True, "False": False, "true": True, "false": False}
+TRUTHS = {"True": True, "False": False, "true": True, "false": False, "TRUE": True, "FALSE": False}
+COMMAS = re.compile(r"[-+]?\d+([.,' ]\d+)+")     # 1,5 and 1,234.5
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,11 @@ def as_numbers(values: Any, what: str) -> np.ndarray:
     words = None if column.unknown is not None or column.is_mixed else _words(column)
     if words is not None and 0 < len(words.word) <= 2 and set(words.word) <= set(TRUTHS):
         return np.array([TRUTHS[word] for word in words.word], bool)[words.code]
-    raise DatasetError(f"{what} hold texts such as {_shown(column.texts)}; expected numbers: convert them first, as by "
-                       ".astype(float), or leave them out")
+    odd = next(filter(_is_no_number, pc.unique(_decoded(column.texts).drop_null()).to_pylist()), None)
+    shown, way = _shown(column.texts) if odd is None else repr(odd[:40]), ": convert them first, as by .astype(float)"
+    if odd is not None:
+        way = ", with a point before decimals and nothing between thousands" if COMMAS.fullmatch(odd) else ""
+    raise DatasetError(f"{what} hold texts such as {shown}; expected numbers{way}, or leave them out")
 
 
 def as_labels(values: Any, what: str) -> np.ndarray | Words:
@@ -594,6 +599,13 @@ def _words(column: _Column) -> Words:
 
 def _decoded(texts: pa.LargeStringArray | pa.DictionaryArray) -> pa.LargeStringArray:
     return texts.dictionary_decode() if isinstance(texts, pa.DictionaryArray) else texts
+
+
+def _is_no_number(text: str) -> bool:
+    try:
+        return float(text) is None
+    except ValueError:
+        return True
 
 
 def _first_empty(texts: pa.LargeStringArray) -> int | None:

@@ -144,8 +144,14 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     has_weights : bool               take a third column as weights
     relation : str or None           the column of relations besides these, by its place from 0 or its name
     """
+    if path.suffix in (".graph", ".metis"):
+        raise DatasetError(f"{path} is a graph of METIS by its name, with the neighbors of one node per line; write an "
+                           "edge per line, or rename it to .txt if it has one")
     table = TextTable(path, has_header, options.progress)
     known = _known_form(table)
+    if "".join(table.first[2:3]).startswith("{"):
+        raise DatasetError(f"{path} has {' '.join(table.first[2:])!r} after the nodes, as networkx.write_edgelist "
+                           "writes; use write_weighted_edgelist, or write_edgelist with data=False")
     if relation not in (None, NOTHING):
         return _read_relations(table, known, relation, has_weights)
     first = table.num_unnamed
@@ -170,6 +176,8 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     except CellError:
         source, target, weight = _read_texts(table, kinds)
         num_nodes = None
+    if has_header is table.header is known is None:
+        _refuse_counts(source, target, weight, path)
     skipped = table.skipped
     if first:
         skipped += (f"the first column of {path.name}, which has no name and counts the rows",)
@@ -196,6 +204,17 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
                    "times; weight=none leaves them out",)
     return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, None, remarks, skipped,
                     dubious)
+
+
+def _refuse_counts(source: Ends | Ids, target: Ends | Ids, weight: np.ndarray | None, path: Path) -> None:
+    # A first line such as `5 7`, or `5 5 7` as in Matrix Market files, states the nodes and edges of 7 more lines.
+    if isinstance(source, pa.Array) or len(source) < 3:
+        return
+    num_nodes, second = int(source[:1][0]), int(target[:1][0])
+    stated = second if weight is None else weight[0] if second == num_nodes else -1
+    if stated == len(source) - 1 and all(ends[1:].max() <= num_nodes for ends in map(np.asarray, (source, target))):
+        raise DatasetError(f"{path} seems to state {num_nodes} nodes and {stated:.0f} edges in its first line; "
+                           "remove that line, or append ,header=false if it is an edge")
 
 
 def _read_relations(table: TextTable, known: KnownForm | None, relation: str, has_weights: bool) -> EdgeFile:

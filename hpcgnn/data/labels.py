@@ -93,7 +93,8 @@ def num_classes_of(labels: np.ndarray) -> int:
     return labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1
 
 
-SUSPECTS = ("unknown", "unlabeled", "unlabelled", "missing", "n/a", "<na>", "?", "-", "none", "null", "undefined")
+SUSPECTS = ("unknown", "unlabeled", "unlabelled", "missing", "n/a", "<na>", "?", "-", "none", "null", "undefined", "",
+            "nan", "na", "nat")
 # Customary numbers for unknown: 255 in images, -100 in torch's losses, the largest number of a type.
 FILLS = (-100, -999, -9999, 255, 65535, (1 << 31) - 1, (1 << 32) - 1)
 SHOWN_CLASSES = 8
@@ -349,7 +350,17 @@ def _named_classes(values: Words, name: str, num_classes: int | None, takes_all:
         for text, number in zip(names, count.tolist(), strict=True) if text.strip().lower() in SUSPECTS)
     return Labels(found, max(1, len(names)), tuple(names),
                   (f"classes were numbered in the order of their names: {shown}",),
-                  dubious + _many(len(names), num_labeled))
+                  dubious + _alike(names) + _many(len(names), num_labeled))
+
+
+def _alike(names: list[str]) -> tuple[str, ...]:
+    # Names of classes that differ only in case or in blanks.
+    first: dict[str, str] = {}
+    for text in names:
+        if (other := first.setdefault(" ".join(text.split()).casefold(), text)) != text:
+            return (f"the classes {other!r} and {text!r} differ in case or blanks only; write them alike if they are "
+                    "one",)
+    return ()
 
 
 def _numbered_classes(values: np.ndarray, name: str, num_classes: int | None, takes_all: bool,

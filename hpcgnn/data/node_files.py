@@ -98,6 +98,9 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
         elif has_ids is None and table.num_unnamed:
             raise DatasetError(f"{path} has a first column without a name, which does not count the rows; append "
                                ",ids=true if it holds the nodes' ids, or ,ids=false if it is a value like the others")
+        if has_ids is None and dtype is not FEATURES and values.shape[1] == 2 and _are_distinct(values):
+            raise DatasetError(f"{path} begins each row with another whole number, as ids are; append ,ids=true "
+                               "if these are the nodes' ids, or ,ids=false if they are values like the others")
     remarks = table.remarks
     if ids is not None:
         remarks = (f"{table.remarks[0]}; column {(table.header or ['0'])[0]} holds the nodes' ids", *table.remarks[1:])
@@ -142,6 +145,11 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
         np.array_equal(matrix[first:first + BLOCK_ROWS][:, 0],
                        start + np.arange(first, min(first + BLOCK_ROWS, len(matrix))))
         for first in range(0, len(matrix), BLOCK_ROWS))
+
+
+def _are_distinct(matrix: np.ndarray | RowFile) -> bool:
+    numbers = np.asarray(matrix[:, 0])
+    return len(numbers) > 2 and bool((np.floor(numbers) == numbers).all()) and len(np.unique(numbers)) == len(numbers)
 
 
 def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:

@@ -7,6 +7,8 @@ reads tables.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,8 @@ from hpcgnn.data.labels import place_beside
 from hpcgnn.data.pyg import are_graphs, graph_of_data, graph_of_dgl, is_graph
 from hpcgnn.data.tables import (
     FEATURE_NAMES,
+    ID_NAMES,
     LABEL_NAMES,
-    MASK_NAMES,
     RELATION_NAMES,
     SPLIT_NAMES,
     WEIGHT_NAMES,
@@ -30,6 +32,7 @@ from hpcgnn.data.tables import (
     graph_of_tables,
     is_name,
     is_table,
+    mask_columns,
     named_splits,
 )
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
@@ -50,6 +53,7 @@ def given_graph(data: Any, choices: Choices) -> GivenGraph:
         matrix, NetworkX graph, table of edges, dict of tables by type, (2, E) or (E, 2) array, or a pair of arrays
     """
     name = choices.name or _name_of(data)
+    _refuse_another_order(data, choices, name)
     for takes, refused, kind, take in KINDS:
         if takes(data):
             unused = [what for what in refused if _is_given(choices, what)]
@@ -58,6 +62,41 @@ def given_graph(data: Any, choices: Choices) -> GivenGraph:
             return take(data, choices, name)
     raise DatasetError(f"a graph can't be made of a {type(data).__module__}.{type(data).__name__}; pass {FORMS}, "
                        "or a source such as \"npz:FILE\"")
+
+
+def _refuse_another_order(data: Any, choices: Choices, name: str) -> None:
+    # Rows are taken by their place. If a pandas index names the same rows in another order, they belong elsewhere; an
+    # index of 0, 1, 2, ... says nothing.
+    ids, nodes = choices.node_ids, choices.nodes
+    if hasattr(nodes, "iloc") and (ids is None or isinstance(ids, str)):
+        ids = nodes[column] if (column := ids or first_of(ID_NAMES, nodes.columns)) in nodes.columns else None
+    if _is_networkx(data):
+        ids = _objects(list(data.nodes()))
+    splits = choices.splits if isinstance(choices.splits, list | tuple) else [choices.splits]
+    of_nodes = [(what, getattr(choices, what, None)) for what in ("node_ids", "features", "labels", "owner")]
+    of_nodes += [("splits", mask) for mask in splits if str(getattr(mask, "dtype", "")) == "bool"]
+    of_edges = [(what, getattr(choices, what)) for what in ("edge_weight", "relation", "edge_attr")]
+    for rows, called, given in ((nodes, ids, of_nodes), (data, None, of_edges)):
+        known = [_index_of(rows), _index_of(called), None if isinstance(called, str | bool) else called]
+        for what, values in given:
+            index = _index_of(values)
+            if index is None or np.array_equal(index, np.arange(len(index))):
+                continue
+            others = [np.asarray(other) for other in known if other is not None] or [np.arange(len(index))]
+            if not any(np.array_equal(index, other) for other in others) and any(
+                    _are_permuted(index, other) for other in others):
+                raise DatasetError(f"{name}: the index of {what} has the rows in another order, and rows are taken by "
+                                   f"their place; sort {what}, or pass {what}.to_numpy() if the order is right")
+
+
+def _index_of(values: Any) -> np.ndarray | None:
+    return np.asarray(values.index) if hasattr(values, "iloc") else None
+
+
+def _are_permuted(index: np.ndarray, other: np.ndarray) -> bool:
+    with suppress(TypeError):      # values of several types have no order
+        return len(index) == len(other) and np.array_equal(np.sort(index), np.sort(other))
+    return False
 
 
 def is_known(data: Any) -> bool:
@@ -138,7 +177,8 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
                            "pass networkx.relabel_nodes(graph, str)")
     edges = list(graph.edges(data=True))
     source, target = (_objects([edge[end] for edge in edges]) for end in (0, 1))
-    weight, remarks = _edge_weight(edges, choices.edge_weight)
+    of_edges = tuple(dict.fromkeys(key for edge in edges for key in edge[2]))
+    weight, weight_key = _edge_weight(edges, choices.edge_weight, of_edges)
     relation, relation_key = _of_edges(edges, choices.relation, (*RELATION_NAMES, "type"), name)
     edge_attr, attr_key = _of_edges(edges, choices.edge_attr, ("edge_attr",), name)
     of_nodes = [graph.nodes[node] for node in ids]
@@ -146,8 +186,9 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     # A node may lack a label or a split; a node without features is an error.
     labels = _attribute(of_nodes, ids, choices.labels, LABEL_NAMES, held, name, True)
     features = _attribute(of_nodes, ids, choices.features, FEATURE_NAMES, held, name)
-    if choices.finds_masks and MASK_NAMES[0] in held:
-        splits = named_splits({mask: _values(of_nodes, ids, mask, name) for mask in MASK_NAMES if mask in held})
+    masks = list(chain(*mask_columns(held).values()))
+    if choices.finds_masks and masks:
+        splits = named_splits({mask: _values(of_nodes, ids, mask, name) for mask in masks})
     else:
         splits = _attribute(of_nodes, ids, choices.splits, SPLIT_NAMES, held, name, True)
     left_out, ignored = choices.ignored(held)
@@ -155,18 +196,22 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
                              for choice, usual in ((choices.labels, LABEL_NAMES), (choices.features, FEATURE_NAMES),
                                                    (choices.splits, SPLIT_NAMES)))
     others = [key for key in held if key not in (label, split) and key not in left_out]
+    read_of_edges = {key for found in (weight_key, relation_key, attr_key) for key in
+                     found.removeprefix("attribute").removeprefix("s").lstrip().split(", ")}
     origins = Origins(
         labels=f"attribute {label}" if label else "", features=f"attribute {feature}" if feature else "",
         splits=f"attribute {split}" if split else "masks", others=tuple(map(str, others)),
         relations=relation_key, edge_attr=attr_key,
-        weights=NO_WEIGHTS if choices.edge_weight is False else f"attribute {choices.edge_weight or 'weight'}",
-        unused=tuple(str(key) for key in held if key not in (label, feature, split, *MASK_NAMES)),
+        weights=weight_key,
+        unused=(*(f"{key} of edges" for key in of_edges if str(key) not in read_of_edges),
+                *(str(key) for key in held if key not in (label, feature, split, *masks))),
         place=place_beside(label, of_nodes[0]) if choices.labels is None and label else "")
     return GivenGraph(name, source, target, weight, _objects(ids), features=None if features is None
                       else as_features(features, f"{name}: the features"), labels=labels, splits=splits,
                       is_symmetric=not graph.is_directed(), relation=relation, edge_attr=edge_attr,
                       ignore=ignored,
-                      split_column=choices.split_column, origins=origins, remarks=remarks,
+                      split_column=choices.split_column, origins=origins,
+                      remarks=(f"weights of edges are {weight_key}",) if weight_key.startswith("attribute") else (),
                       labels_hint="labels=ATTRIBUTE of the nodes")
 
 
@@ -176,17 +221,17 @@ def _objects(ids: list) -> np.ndarray:
     return array
 
 
-def _edge_weight(edges: list[tuple], choice: Any) -> tuple[Any, tuple[str, ...]]:
+def _edge_weight(edges: list[tuple], choice: Any, held: tuple[str, ...]) -> tuple[Any, str]:
     if choice is False:
-        return None, ()
+        return None, NO_WEIGHTS
     if choice is not None and not isinstance(choice, str):
-        return choice, ()
-    key = choice or next((name for name in WEIGHT_NAMES if any(name in edge[2] for edge in edges)), None)
-    # As in NetworkX, an edge without a weight weighs 1.
+        return choice, "an array"
+    key = choice or first_of(WEIGHT_NAMES, held)
     if key is None:
-        return None, ()
+        return None, ""
+    # As in NetworkX, an edge without a weight weighs 1.
     weight = as_numbers([edge[2].get(key, 1) for edge in edges], f"the weights of edges in attribute {key!r}")
-    return weight, (f"weights of edges are attribute {key}",)
+    return weight, f"attribute {key}"
 
 
 def _of_edges(edges: list[tuple], choice: Any, usual: tuple[str, ...], name: str) -> tuple[Any, str]:
@@ -232,6 +277,10 @@ def _values(of_nodes: list[dict], ids: list, key: str, name: str, may_lack: bool
     return _objects([held.get(key) for held in of_nodes])
 
 
+def _is_networkx(data: Any) -> bool:
+    return all(hasattr(data, name) for name in ("adj", "is_directed", "nodes", "edges"))
+
+
 def _is_matrix(data: Any) -> bool:
     return scipy.sparse.issparse(data) or hasattr(data, "sparse_sizes") or (
         hasattr(data, "detach") and "sparse" in str(getattr(data, "layout", "")))
@@ -246,7 +295,7 @@ OF_TABLES, OF_MATRICES = ("nodes", "source", "target"), ("rows",)
 KINDS: tuple[tuple[Callable[[Any], bool], tuple[str, ...], str, Callable[[Any, Choices, str], GivenGraph]], ...] = (
     (_is_matrix, OF_TABLES, "a matrix", graph_of_matrix),
     (_has("ndata", "edata"), (*OF_TABLES, *OF_MATRICES), "a DGL graph", graph_of_dgl),
-    (_has("adj", "is_directed", "nodes", "edges"), (*OF_TABLES, *OF_MATRICES, "node_ids"), "a NetworkX graph",
+    (_is_networkx, (*OF_TABLES, *OF_MATRICES, "node_ids"), "a NetworkX graph",
      graph_of_networkx),
     (lambda data: is_graph(data) or are_graphs(data), (*OF_TABLES, *OF_MATRICES), "a PyG Data", graph_of_data),
     (is_table, OF_MATRICES, "a table of edges",

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -33,12 +34,14 @@ from hpcgnn.data.tables import (
     WEIGHT_NAMES,
     Choices,
     first_of,
+    mask_columns,
     named_splits,
 )
 from hpcgnn.data.typed import DGL_ATTRIBUTES, graph_of_hetero, graph_of_typed_dgl, is_typed
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
+LIST = "_idx"      # of names such as train_idx
 # DGL calls the types of edges _TYPE in a graph that was of several types; case is ignored.
 DGL_RELATIONS = ("etype", "edge_type", "rel_type", "relation", "_type")
 
@@ -71,7 +74,9 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     relation_of = first_of(("edge_type",), held) if choices.relation is None else choices.relation
     relation, names = _found(held, relation_of, (), name), held.get("relation_names")
     features = _found(held, choices.features, FEATURE_NAMES[:1], name)
-    splits = named_splits(held) if choices.finds_masks else _found(held, choices.splits, (), name)
+    lists = _row_lists(held, choices)
+    splits = {key.removesuffix(LIST): held[key] for key in lists} or (
+        named_splits(held) if choices.finds_masks else _found(held, choices.splits, (), name))
     return GivenGraph(name, source, target, weight, row_name=_found(held, choices.node_ids, (), name),
                       features=None if features is None else as_features(features),
                       labels=_found(held, choices.labels, ("y",), name), splits=splits, relation=relation,
@@ -80,7 +85,8 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
                       edge_attr=_found(held, attr_of, (), name),
                       num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
                       ignore=ignored, split_column=choices.split_column,
-                      origins=_origins(held, replace(choices, relation=relation_of, edge_attr=attr_of), left_out),
+                      origins=_origins(held, replace(choices, relation=relation_of, edge_attr=attr_of), left_out,
+                                       lists),
                       labels_hint="data.y, labels=KEY or labels=ARRAY (label=KEY in a command)")
 
 
@@ -92,7 +98,14 @@ def _typed_in(data: Any) -> Any:
     return data if is_typed(data) else None
 
 
-def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Origins:
+def _row_lists(held: dict[str, Any], choices: Choices) -> tuple[str, ...]:
+    # Keys train_idx, val_idx (valid_idx) and test_idx of lists of rows, if there are no masks; ids name no rows.
+    found = tuple(f"{word}{LIST}" for word in ("train", "val", "valid", "test") if f"{word}{LIST}" in held)
+    is_free = choices.splits is None and choices.node_ids is None and not mask_columns(held)
+    return found if is_free and f"train{LIST}" in found else ()
+
+
+def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: tuple[str, ...]) -> Origins:
     chosen = {what: choice if isinstance(choice, str) else usual if choice is None and usual in held else ""
               for what, choice, usual in (("labels", choices.labels, "y"), ("features", choices.features, "x"),
                                           ("ids", choices.node_ids, ""))}
@@ -103,8 +116,8 @@ def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Orig
     relations, edge_attr = (
         choice if isinstance(choice, str) else "" if choice is None or choice is False else "an array"
         for choice in (choices.relation, choices.edge_attr))
-    masks = [key for key in held if key.endswith("_mask")]
-    splits = choices.splits if isinstance(choices.splits, str) else "masks" + (
+    masks = [*chain(*mask_columns(held).values()), *lists]
+    splits = choices.splits if isinstance(choices.splits, str) else ", ".join(lists) or "masks" + (
         "" if choices.split_column is None else f", split {choices.split_column}")
     used = {*chosen.values(), weights, relations, edge_attr, splits, "num_nodes", "edge_index", "adj_t", *masks}
     used |= {"relation_names"} if relations else set()
@@ -277,6 +290,9 @@ def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: st
         raise DatasetError(f"{name} is a list of no graph; expected at least one")
     if len(graphs) == 1:
         return graphs[0], ()
+    if all("edge_label_index" in held for held in graphs):
+        raise DatasetError(f"{name} is {len(graphs)} views of one graph with held-out links, as RandomLinkSplit makes "
+                           "them; pass the graph itself and hold_out=(0.05, 0.1), or val_links= and test_links=")
     edges = [edges_of(held, name) for held in graphs]
     num_nodes = [_num_nodes(held, place, name) for place, held in enumerate(graphs)]
     first = np.concatenate([[0], np.cumsum(num_nodes)])

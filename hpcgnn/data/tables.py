@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from hpcgnn.data.columns import as_features, as_mask, as_numbers
-from hpcgnn.data.given import GivenGraph
+from hpcgnn.data.given import WORDS, GivenGraph
 from hpcgnn.data.labels import place_beside
 from hpcgnn.data.options import NOTHING, choice_of
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
@@ -84,11 +85,38 @@ def is_name(choice: Any) -> bool:
                                        and all(isinstance(item, str) for item in choice))
 
 
+def mask_columns(held: Iterable[str]) -> dict[str, list[str]]:
+    """Columns of masks among `held` by split, train, val or test; case is ignored.
+
+    They are called train_mask, valid_mask and so on; or is_train, is_val, is_test; or train, val, test, if a train and
+    a test are there.
+    """
+    by_mask, by_is, by_word = found = {}, {}, {}
+    for column in held:
+        name = str(column).lower()
+        word = name.removesuffix("_mask").removeprefix("is_")
+        if word in WORDS:
+            form = by_mask if name.endswith("_mask") else by_word if name == word else by_is
+            form.setdefault(("train", "val", "test")[WORDS[word]], []).append(column)
+    forms = [form for form, needed in zip(found, ((), ("train",), ("train", "test")), strict=True)
+             if set(needed) <= set(form)]
+    return {split: columns for split in ("train", "val", "test")
+            if (columns := [column for form in forms for column in form.get(split, [])])}
+
+
 def named_splits(found: dict[str, Any]) -> dict[str, np.ndarray] | None:
-    """Return the masks by split among columns called train_mask, val_mask (valid_mask) and test_mask; None for none."""
-    masks = {key: as_mask(found[f"{key}_mask"], f"values of {key}_mask") for key in ("train", "val", "valid", "test")
-             if found.get(f"{key}_mask") is not None}
-    return masks if "train" in masks else None
+    """The masks by split among columns with usual names, see `mask_columns`; None if there is none.
+
+    Raises DatasetError for two masks of one split, or masks without one of the training nodes.
+    """
+    by_split = mask_columns(column for column, values in found.items() if values is not None)
+    several = next((columns for columns in by_split.values() if len(columns) > 1), None)
+    if several:
+        raise DatasetError(f"{several[0]} and {several[1]} are masks of one split; leave one out")
+    if by_split and "train" not in by_split:
+        raise DatasetError(f"there is {' and '.join(column for column, in by_split.values())}, and no mask of the "
+                           "training nodes; add train_mask, or have a split drawn by split=none (splits=False)")
+    return {split: as_mask(found[column], f"values of {column}") for split, (column,) in by_split.items()} or None
 
 
 def first_of(names: Iterable[str], held: Iterable[str]) -> str | None:
@@ -106,15 +134,18 @@ FEATURE_NAMES = ("x", "feat", "features", "attr")      # of objects that hold a 
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
 AN_INDEX = "which has no name and counts the rows"
-MASK_NAMES = ("train_mask", "val_mask", "valid_mask", "test_mask")
 Table = dict[str, Any]     # columns of any library, by name
 
 
 def is_table(data: Any) -> bool:
-    """Whether an object is a table: of pandas, Arrow or Polars, records of NumPy, or a dict of columns."""
+    """Whether an object is a table: of pandas, Arrow or Polars, records of NumPy, a dict of columns, a list of rows."""
     return _has_fields(data) or (hasattr(data, "columns") and (hasattr(data, "iloc") or hasattr(data, "to_arrow"))) or (
         hasattr(data, "column_names") and hasattr(data, "to_pydict")) or (
-        isinstance(data, dict) and "edge_index" not in data and len(data) > 0)
+        isinstance(data, dict) and "edge_index" not in data and len(data) > 0) or _are_records(data)
+
+
+def _are_records(data: Any) -> bool:
+    return isinstance(data, list) and len(data) > 0 and all(isinstance(row, dict) for row in data)
 
 
 def _has_fields(data: Any) -> bool:
@@ -133,6 +164,8 @@ def columns_of(data: Any, what: str) -> Table:
         pairs = [(name, data[name]) for name in data.dtype.names]
     elif isinstance(data, dict):
         pairs = list(data.items())
+    elif _are_records(data):
+        pairs = [(name, [row.get(name) for row in data]) for name in dict.fromkeys(chain(*data))]
     else:
         raise DatasetError(f"{what} are a {type(data).__name__}; expected a table of pandas, Arrow or Polars, or a "
                            "dict of columns")
@@ -180,11 +213,14 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     labels, label_columns = _labels(nodes, choices.labels)
     splits, split_columns = _splits(nodes, choices.splits)
     index = index_columns(nodes)
-    used = {id_column, *label_columns, *split_columns, *left_out, *index}
-    features, feature_columns = _features(nodes, choices.features, used, name)
+    used = {id_column, *label_columns, *split_columns, *left_out, *index, *chain(*mask_columns(nodes).values())}
+    way = "name a column of labels by labels=... (label=... in a command)" if labels is choices.labels is None else ""
+    features, feature_columns = _features(nodes, choices.features, used, name, way)
     chosen = {id_column, *label_columns, *split_columns, *feature_columns}
     index = [column for column in index if column not in chosen]
     others = [column for column in nodes if column not in {id_column, *label_columns, *split_columns, *index}]
+    counted = tuple(f"feature {column} has another whole number for every node, as an id has; ignore={column} leaves "
+                    "it out" for column in feature_columns if column.lower() in ID_NAMES and _are_ids(nodes[column]))
     place = ""
     if choices.labels is None and label_columns and len(ids):
         place = place_beside(label_columns[0], {
@@ -195,11 +231,18 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
         unused=(*(f"{column} of edges" for column in unused),
                 *(f"{column} of nodes" for column in nodes if column not in chosen.difference(left_out).union(index))),
         skipped=(*skipped, *(f"column {column!r} of nodes, {AN_INDEX}" for column in index)),
-        others=tuple(others), place=place)
+        others=tuple(others), place=place, dubious=origins.dubious + counted)
     return GivenGraph(name, source, target, weight, ids, features=features, labels=labels, splits=splits,
                       label_names=tuple(label_columns) if len(label_columns) > 1 else (), ignore=ignored, **of_edges,
                       remarks=remarks, split_column=choices.split_column, origins=origins,
                       labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
+
+
+def _are_ids(values: Any) -> bool:
+    numbers = as_numbers(values, "ids")
+    step = np.diff(np.sort(numbers)) if numbers.ndim == 1 else np.zeros(1)
+    is_counting = (np.diff(numbers, axis=0) == 1).all()      # look_at_features says so
+    return len(numbers) > 2 and bool((step > 0).all() and (numbers % 1 == 0).all() and not is_counting)
 
 
 def index_columns(table: Table) -> list[str]:
@@ -308,8 +351,9 @@ def end_of(edges: Table, choice: Any, usual: tuple[str, ...], place: int, what: 
         values, column = pick(edges, place, usual, "edges")
     if values is None:
         end = ("source", "target")[place]
-        raise DatasetError(f"{what} have columns {', '.join(edges)}, and none goes by a usual name of a {end}; "
-                           f"{remedy.format(end)}")
+        held = f"columns {', '.join(edges)}, and none goes" if edges else "no columns, and none goes"
+        raise DatasetError(f"{what} have {held} by a usual name of a {end}; {remedy.format(end)}"
+                           f"{'' if len(edges) > 1 else '; an index becomes columns by reset_index()'}")
     return values, column
 
 
@@ -323,18 +367,20 @@ def _labels(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
 
 
 def _splits(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
-    is_number = isinstance(choice, int) and not isinstance(choice, bool) and MASK_NAMES[0] in nodes
+    is_number = isinstance(choice, int) and not isinstance(choice, bool) and mask_columns(nodes)
     if is_number or (choice is None and first_of(SPLIT_NAMES, nodes) is None):
         masks = named_splits(nodes)
-        return masks, [] if masks is None else [column for column in MASK_NAMES if column in nodes]
+        return masks, [] if masks is None else list(chain(*mask_columns(nodes).values()))
     if choice is not None and choice is not False and not is_name(choice):
         return choice, []
     values, column = pick(nodes, choice, SPLIT_NAMES, "nodes")
     return values, [] if column is None else [column]
 
 
-def _numbers(nodes: Table, columns: Sequence[str], name: str) -> list[np.ndarray]:
-    """The columns' numbers. An error names all columns that hold none, so that a user changes them in one go."""
+def _numbers(nodes: Table, columns: Sequence[str], name: str, others_hold: str = "") -> list[np.ndarray]:
+    """The columns' numbers. An error names all columns that hold none, so that a user changes them in one go, and what
+    `others_hold`.
+    """
     found, refused = [], {}
     for column in columns:
         values, called = pick(nodes, column, (), "nodes")
@@ -346,16 +392,17 @@ def _numbers(nodes: Table, columns: Sequence[str], name: str) -> list[np.ndarray
         first, *others = refused
         also = f"; columns {', '.join(map(repr, others))} hold no numbers either" if others else ""
         raise DatasetError(f"{refused[first]}{also}; name the columns of features (features=...) to leave out the "
-                           "others, or make columns of 0 and 1 from words, as pandas.get_dummies does")
+                           "others, or make columns of 0 and 1 from words, as pandas.get_dummies does"
+                           f"{'; ' * bool(others_hold)}{others_hold}")
     return found
 
 
-def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, list[str]]:
+def _features(nodes: Table, choice: Any, used: set, name: str, others_hold: str) -> tuple[Any, list[str]]:
     if choice is False:
         return None, []
     if choice is not None and not is_name(choice):
         return as_features(choice), []
     columns = [column for column in nodes if column not in used] if choice is None else (
         [choice] if isinstance(choice, str) else list(choice))
-    blocks = _numbers(nodes, columns, name)
+    blocks = _numbers(nodes, columns, name, others_hold)
     return (np.column_stack(blocks).astype(np.float32) if blocks else None), columns

@@ -37,11 +37,18 @@ OTHERS = {b"PAR1": "a Parquet file; read it by parquet:", b"ARROW1": "an Arrow f
           b"\x89HDF": "an HDF5 file; write its arrays as .npz",
           b"\x93NUMPY": "an array of NumPy; npz: reads archives of them",
           b"7z\xbc\xaf'\x1c": "packed by 7-Zip; unpack it", b"\x1f\x9d": "packed by compress; unpack it",
-          b"Rar!": "packed by RAR; unpack it", b"SQLite format 3": "a SQLite database; write its tables as CSV"}
+          b"Rar!": "packed by RAR; unpack it", b"SQLite format 3": "a SQLite database; write its tables as CSV",
+          **dict.fromkeys((b"\x80\x03", b"\x80\x04", b"\x80\x05"), "a pickle; write it as CSV or .npy"),
+          b"\xd0\xcf\x11\xe0": "an Excel file; save it as CSV"}
+# A file in a zip archive that shows what it is.
+IN_ZIP = {"[Content_Types].xml": "an Excel file; save it as CSV", "data.pkl": "a file of torch.save; write it as .npy",
+          "content.xml": "a LibreOffice file; save it as CSV"}
 NO_TEXT = re.compile(rb"[\0-\x08\x0e-\x1a\x80-\xff]")
 # Texts that are no tables.
 FORMS = ((re.compile(rb"\s*<(\?xml|!doctype|html)", re.IGNORECASE), "XML or a web page; expected the file itself"),
          (re.compile(rb'\s*(\{\s*["}]|\[\s*[\[{"])'), "JSON; write it as CSV"),
+         (re.compile(rb"\s*(Creator\b[^\[]*)?graph\s*\[|\*vertices\b|(strict\s+)?(di)?graph\b[^\n]*\{", re.IGNORECASE),
+          "a graph of GML, Pajek or Graphviz; read it by networkx and pass the graph to hpcgnn.preprocess"),
          (re.compile(rb"version https://git-lfs"), "a pointer of Git LFS; fetch the file itself by git lfs pull"))
 TAR_AT, TAR = 257, b"ustar"
 MARKS, KEPT_COMMENTS = b"#%", 8
@@ -171,6 +178,10 @@ class TextStream:
             archive = zipfile.ZipFile(raw)
             members = [member for member in archive.infolist() if not member.is_dir()
                        and not member.filename.startswith("__MACOSX/")]
+            what = next((what for member in members for name, what in IN_ZIP.items()
+                         if member.filename.split("/")[-1] == name), None)
+            if what is not None:
+                raise DatasetError(f"{self.path} is no text table but {what}")
             if len(members) != 1:
                 raise DatasetError(f"{self.path} is a zip archive of {len(members)} files; expected one, so unpack it "
                                    "and name the file")

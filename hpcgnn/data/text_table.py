@@ -24,7 +24,7 @@ from pyarrow import csv as arrow_csv
 
 from hpcgnn.data import text_stream
 from hpcgnn.data.arrays import RowFile, keep_rows
-from hpcgnn.data.columns import MISSING_TEXTS, Ids, texts_of
+from hpcgnn.data.columns import COMMAS, MISSING_TEXTS, Ids, texts_of
 from hpcgnn.data.options import Progress, ProgressTask, check_memory, silent
 from hpcgnn.data.text_stream import (
     MATRIX_MARKET,
@@ -47,7 +47,6 @@ SAMPLE_BYTES, SAMPLE_ROWS, MAX_SHOWN = 1 << 18, 1000, 60
 INTEGER, NUMBER, TEXT = "integer", "number", "text"
 ROW_ERROR = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 WHOLE = re.compile(r"0|-?[1-9][0-9]*")
-COMMAS = re.compile(r"[-+]?\d+([.,' ]\d+)+")
 TRUTHS = ("true", "false", "yes", "no")
 
 
@@ -398,7 +397,10 @@ def _is_header(rows: list[list[str]]) -> bool:
     names = [cell.strip().lower() for cell in first]
     if not names[0] and len(names) > 1 and names[1:] == [str(place) for place in range(len(names) - 1)]:
         return True     # pandas writes this header for columns without names, after the index
-    if any(map(is_number, first)):
+    numbers = [name for name in names if is_number(name)]
+    if numbers and names[0] in HEADER_WORDS and numbers == [str(place) for place in range(len(numbers))]:
+        return True
+    if numbers:
         return bool(set(names) & HEADER_WORDS) and bool(body) and all(
             len(row) == len(first) and is_number(row[place]) for row in body
             for place, name in enumerate(names) if name in HEADER_WORDS)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,6 @@ from hpcgnn.data.tables import (
     FEATURE_NAMES,
     ID_NAMES,
     LABEL_NAMES,
-    MASK_NAMES,
     SOURCE_NAMES,
     SPLIT_NAMES,
     TARGET_NAMES,
@@ -46,6 +46,7 @@ from hpcgnn.data.tables import (
     first_of,
     index_columns,
     is_table,
+    mask_columns,
     named_splits,
     pick,
 )
@@ -212,7 +213,7 @@ def _nodes_in(columns: Table, known: str, choices: Choices, name: str) -> Nodes:
                            "column by node_ids=COLUMN")
     no_features = choices.ignored([f"{known}.{column}" for column in columns])[0] | {
         choice for choice in (choices.labels, choices.splits) if isinstance(choice, str)}
-    no_features.update(LABEL_NAMES, SPLIT_NAMES, MASK_NAMES, index_columns(columns))
+    no_features.update(LABEL_NAMES, SPLIT_NAMES, *mask_columns(columns).values(), index_columns(columns))
     held, features = {}, []
     for column, values in columns.items():
         if column != of_ids and {column, column.lower(), f"{known}.{column}"} & no_features:
@@ -546,7 +547,7 @@ def _masks(typed: Typed, known: str, choices: Choices) -> tuple[Masks | None, tu
     if choices.splits is False:
         return None, ()
     if choices.finds_masks and (masks := named_splits(held)) is not None:
-        keys = tuple(key for key in held if key.removesuffix("_mask") in (*masks, "valid"))
+        keys = tuple(chain(*mask_columns(held).values()))
         splits: Any = masks
     else:
         key = first_of(typed.usual.splits, held) if choices.finds_masks else choices.splits

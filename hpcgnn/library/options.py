@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
+
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.edges import read_links
 from hpcgnn.data.given import finish_dataset
@@ -82,6 +84,12 @@ class PreprocessOptions(Choices, SourceOptions, Making):
         if isinstance(self.features, str) and self.features == STRUCTURAL:
             object.__setattr__(self, "features", False)
             object.__setattr__(self, "feature_kind", STRUCTURAL)
+        for name in ("parts", "cluster_rows", "seed", "feature_bits", "make_labels", "symmetrize", "overwrite"):
+            kind, expected = (bool, "True or False") if name in ("symmetrize", "overwrite") else (int, "a whole number")
+            if isinstance(value := getattr(self, name), np.generic):
+                object.__setattr__(self, name, value := value.item())
+            if type(value) is not kind and not (value is None and name in ("cluster_rows", "make_labels")):
+                raise ConfigError(f"{name} is {value!r}; expected {expected}")
         for part in (Making, Choices, SourceOptions):
             part.__post_init__(self)
 

@@ -16,6 +16,7 @@ from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.node_files import read_node_file
 from hpcgnn.data.options import Progress, SourceOptions, silent
+from hpcgnn.data.text_table import TextTable
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import (
     BALANCES,
@@ -57,7 +58,8 @@ def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndar
     what = f"the parts of nodes in {given}" if isinstance(given, Path) else "the parts of nodes"
     row = None
     if isinstance(given, Path):
-        file = read_node_file(given, np.float64, SourceOptions())
+        has_ids = True if given.suffix != ".npy" and not TextTable(given).num_unnamed else None     # if two columns
+        file = read_node_file(given, np.float64, SourceOptions(), has_ids)
         given = np.asarray(file.values) if hasattr(file.values, "shape") else file.values
         if file.ids is not None:
             NodeRows(file.ids, str(file.path))      # raises an error if the file names an id twice

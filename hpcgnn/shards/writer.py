@@ -107,6 +107,9 @@ class Making:
                 continue
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}")
+        if self.owner is not None and self.partitioner != DEFAULT_PARTITIONER:
+            raise ConfigError(f"owner says the part of each node, so partitioner={self.partitioner!r} has no effect; "
+                              "leave one out")
         if self.own_parts is not None and self.balance is not None:
             raise ConfigError(f"parts come from {self.cut_by}, so balance {self.balance} has no effect; "
                               "leave it out")

@@ -155,6 +155,21 @@ def test_what_is_no_number_is_refused_in_a_sentence(values):
         as_numbers(values, "the weights")
 
 
+@pytest.mark.parametrize("values, complaint", [
+    (["1.5", "2", "x"], "such as 'x'; expected numbers, or"), (["1.5", "2"], "such as '1.5'; expected numbers: conv"),
+    (["2", "1,5"], "such as '1,5'; expected numbers, with a point before decimals"), (["2", None, "-"], "such as '-'")])
+def test_the_text_that_is_no_number_is_named(values, complaint):
+    for given in (values, pa.array(values).dictionary_encode(), Cells(pa.array(values))):
+        if not isinstance(given, Cells) or complaint[9] not in "1":
+            with pytest.raises(DatasetError, match=f"the weights hold texts {complaint}"):
+                as_numbers(given, "the weights")
+
+
+def test_truths_in_capital_letters_are_true_and_false():
+    assert as_numbers(Cells(pa.array(["TRUE", "FALSE"])), "x").tolist() == [True, False]
+    assert as_mask(["FALSE", "TRUE"], "x").tolist() == [False, True]
+
+
 @pytest.mark.parametrize("values, expected", [
     (np.ma.array([1, 2, 0], mask=[0, 1, 0]), [1, NAN, 0]), ([1, None], [1, NAN]), (pa.array([1, None]), [1, NAN]),
     (pandas.Series([1, None], dtype="Int64"), [1, NAN]), (torch.tensor([[1], [0]]), [[1], [0]]),

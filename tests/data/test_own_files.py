@@ -212,6 +212,31 @@ def test_a_malformed_edge_list_is_a_sentence(known, tmp_path, how):
         load_source(f"edges:{edges},labels={labels}", SourceOptions(feature_kind="auto"))
 
 
+@pytest.mark.parametrize("header", ["", "paper,topic\n"])
+def test_two_columns_of_which_the_first_may_be_ids_are_asked_about(plain, tmp_path, header):
+    edges = write(tmp_path / "web.csv", edge_rows(plain))
+    (tmp_path / "y.csv").write_text(header + "".join(f"{node},{plain.labels[node]}\n" for node in plain.ids[::-1]))
+    with pytest.raises(DatasetError, match="begins each row with another whole number, as ids are; append ,ids=true"):
+        load_source(f"edges:{edges},labels={tmp_path / 'y.csv'}", SourceOptions(feature_kind="auto"))
+    found = load_source(f"edges:{edges},labels={tmp_path / 'y.csv'},ids=true", SourceOptions(feature_kind="auto"))
+    assert found.labels.tolist() == list(plain.labels.values())[::-1]
+
+
+def test_numbers_as_names_of_features_are_a_header(shards, known, tmp_path):
+    edges, (_, *rows) = table_rows(known)
+    e, n = write(tmp_path / "e.csv", edges), write(tmp_path / "n.csv", [["id", "0", "1", "2", "label", "split"], *rows])
+    assert_same(shards(f"csv:{e},nodes={n},source=a,target=b,weight=strength", feature_kind="auto"), known)
+
+
+def test_arrays_of_objects_are_no_damaged_files(tmp_path):
+    np.savez(tmp_path / "g.npz", edge_index=[[0], [1]], labels=np.array(["a", "b"], object))
+    np.save(tmp_path / "y.npy", np.array([0, 1], object))
+    edges = write(tmp_path / "e.csv", [[0, 1]])
+    for spec in (f"npz:{tmp_path}/g.npz", f"edges:{edges},labels={tmp_path}/y.npy"):
+        with pytest.raises(DatasetError, match="holds objects of Python, which are pickles"):
+            load_source(spec, SourceOptions(feature_kind="auto"))
+
+
 def test_rows_that_can_not_be_matched_are_refused(known, tmp_path):
     edges = write(tmp_path / "web.csv", edge_rows(known))
     labels = write(tmp_path / "y.csv", [[label] for label in known.labels.values()])

@@ -28,6 +28,14 @@ def test_one_column_is_classes(values, expected, names):
     assert found.num_classes == (len(names) or max(expected) + 1)
 
 
+@pytest.mark.parametrize("values, complaint", [
+    (["Art", "art", "law"], "'Art' and 'art' differ in case"), (["art", "art ", "law"], "'art' and 'art ' differ in"),
+    ([" ", "art", "law"], "of a class called ' '"), (["NAN", "art", "law"], "of a class called 'NAN'")])
+def test_names_of_classes_that_may_be_one_or_none_are_said(values, complaint):
+    (doubt,) = read_labels(values, "auto", "g").dubious
+    assert complaint in doubt
+
+
 def test_columns_of_0_and_1_are_indicators_with_their_names():
     found = read_labels(np.array([[0, 1.0], [1, 1]]), "auto", "g", column_names=("x", "y"))
     assert found.values.dtype == np.uint8 and found.values.tolist() == [[0, 1], [1, 1]]

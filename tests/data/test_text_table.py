@@ -326,6 +326,17 @@ def test_parts_without_rows_are_none(tmp_path):
                     )[0] == [(4, 5)]
 
 
+def test_a_first_line_of_counts_is_an_edge_where_that_is_said(tmp_path):
+    path = write(tmp_path / "path.txt", "3 2\n2 1\n1 0\n")
+    assert graph_of(f"edges:{path},header=false")[0] == [(1, 0), (2, 1), (3, 2)]
+    assert graph_of(f"edges:{write(tmp_path / 'named.txt', 'source target' + chr(10) + '3 2' + chr(10) + '2 1')}")
+
+
+def test_a_graph_of_metis_is_named(tmp_path):
+    with pytest.raises(DatasetError, match="a graph of METIS by its name"):
+        graph_of(f"edges:{write(tmp_path / 'ring.graph', '3 3' + chr(10) + '2 3' + chr(10) + '1 3' + chr(10) + '1 2')}")
+
+
 def binary(form, path):
     table = pyarrow.table({"source": [0, 1], "target": [1, 0]})
     if form == "Parquet":
@@ -355,7 +366,11 @@ def test_a_table_of_another_format_is_named(form, kind, tmp_path):
     (b"version https://git-lfs.github.com/spec/v1\n", "pointer of Git LFS"), (b"0,1\n1\n", "1 columns in row 2 and 2"),
     (b"0,1\n1,2,3\n", "3 columns in row 2 and 2"), (b"", "holds nothing"), (b'a,b\n"b,c\nc,d\n', "columns in row"),
     (b"0,1\n,2\n", "'' where a node's id should be"), (b"0,1\n0,NA\n", "'NA' where a node's id should be"),
-    (b"0,1,x\n0,2,1\n", "'x' in its third column")])
+    (b"0,1,x\n0,2,1\n", "'x' in its third column"), (b"5 4\n0 1\n1 2\n2 3\n3 4\n", "seems to state 5 nodes and 4 ed"),
+    (b"5 5 2\n5 1 1\n1 2 1\n", "seems to state 5 nodes and 2 edges"), (b"0 1 {}\n1 2 {}\n", "networkx.write_edgelist"),
+    (b'Creator "x"\ngraph\n[\n directed 1\n', "GML, Pajek"), (b"*Vertices 2\n", "GML, Paj"), (b"graph G {\n", "GML"),
+    (b"\x80\x04\x95\0\0", "but a pickle"), (zipped("a/data.pkl", "a/data/0"), "a file of torch.save; write it as .npy"),
+    (zipped("[Content_Types].xml", "xl/a.xml"), "an Excel file; save it as CSV")])
 def test_what_is_no_table_is_a_sentence(content, complaint, tmp_path):
     with pytest.raises(DatasetError, match=complaint):
         graph_of(f"edges:{write(tmp_path / 'e.csv', content)}")

@@ -459,3 +459,100 @@ def test_several_ranks_share_the_work_of_one_and_its_error(shared_path):  # noqa
     with pytest.raises(CollectiveError, match=r"rank 0: .*already holds shards"):
         hpcgnn.preprocess(data_of(plain), parts=2, out=shared_path / "g")
     assert hpcgnn.open(shared_path / "g").num_nodes == 14
+
+
+@pytest.mark.parametrize("names", ["{}_mask", "{}_Mask", "is_{}", "{}"])
+@pytest.mark.parametrize("form", ["table", "networkx"])
+def test_masks_by_any_of_their_names_are_splits_and_no_features(made, known, names, form):
+    edges, nodes = pandas_tables(known)
+    words = {"train": "train", "dev": "val", "test": "test"}
+    masks = {names.format(word): known.mask(split) for word, split in words.items()}
+    nodes = nodes.drop(columns="split").assign(**masks)
+    if form == "table":
+        return assert_same(made(edges, nodes=nodes), known)
+    graph = networkx.from_pandas_edgelist(edges, "src", "dst", ["weight"], networkx.DiGraph)
+    graph.add_nodes_from((row.pop("id"), row) for row in nodes.to_dict("records"))
+    found = graph_in_shards(made(graph, features=["f", "g", "h"]))
+    assert {node: word for node, word in found.split.items() if word} == {
+        node: word for node, word in known.split.items() if word}
+
+
+@pytest.mark.parametrize("more, complaint", [
+    ({"val_mask": [0] * 13 + [1]}, "there is val_mask, and no mask of the training nodes"),
+    ({"train_mask": [1] * 14, "val_mask": [0] * 14, "valid_mask": [0] * 14}, "val_mask and valid_mask are masks of")])
+def test_masks_without_training_nodes_or_twice_are_refused(made, known, plain, more, complaint):
+    edges, nodes = pandas_tables(known)
+    with pytest.raises(DatasetError, match=complaint):
+        made(edges, nodes=nodes.drop(columns="split").assign(**more))
+    data = data_of(plain)
+    del data.train_mask, data.val_mask, data.test_mask
+    with pytest.raises(DatasetError, match=complaint):
+        made(data.update({key: torch.tensor(values) for key, values in more.items()}))
+
+
+def test_masks_next_to_a_column_of_splits_are_no_features(made, known):
+    edges, nodes = pandas_tables(known)
+    folder = made(edges, nodes=nodes.assign(train_mask=1))
+    assert_same(folder, known)
+    assert "train_mask of nodes" in str(read_graph_info(folder).cleaning.read)
+
+
+def test_lists_of_rows_in_pyg_data_are_splits(made, plain):
+    data = data_of(plain)
+    for word in ("train", "val", "test"):
+        data[f"{word}_idx"] = torch.from_numpy(np.flatnonzero(plain.mask(word)))
+        del data[f"{word}_mask"]
+    assert_same(made(data), plain, has_weights=False)
+
+
+@pytest.mark.parametrize("what", ["labels", "features", "splits", "edge_weight", "by id", "networkx"])
+def test_rows_of_pandas_in_another_order_are_refused_and_in_the_same_are_read(made, known, plain, what):
+    edges, nodes = pandas_tables(plain)
+    data, options = (edges[["src", "dst"]].to_numpy().T, {"labels": nodes["label"], "features": nodes[["f", "g", "h"]]})
+    options["splits"] = tuple(nodes["split"] == word for word in ("train", "val", "test"))
+    key = what if what in options or what == "edge_weight" else "labels"
+    options["edge_weight"] = edges["weight"]
+    if what == "by id":
+        data, options["node_ids"] = np.array(known.ends(), object).T, known.ids
+        options["labels"] = nodes["label"].set_axis(known.ids)
+    elif what == "networkx":
+        data, options = networkx.path_graph(known.ids, networkx.DiGraph), {"labels": nodes["label"].set_axis(known.ids)}
+    made(data, **options)
+    turned = [mask[::-1] for mask in options[key]] if key == "splits" else options[key][::-1]
+    with pytest.raises(DatasetError, match=f"the index of {key} has the rows in another order"):
+        made(data, **options | {key: turned}, overwrite=True)
+
+
+@pytest.mark.parametrize("form", ["Weight", "array"])
+def test_networkx_weights_are_found_in_any_case_and_taken_from_an_array(made, form):
+    graph = networkx.DiGraph()
+    graph.add_edges_from([(0, 1, {"Weight": 2.0}), (1, 2, {"Weight": 3.0})])
+    options = {"edge_weight": [2.0, 3.0]} if form == "array" else {}
+    assert graph_in_shards(made(graph, labels=[0, 1, 0], **options)).arcs == {(0, 1): 2, (1, 2): 3}
+
+
+def test_rows_of_json_are_tables(made, known):
+    edges, nodes = (table.to_dict("records") for table in pandas_tables(known))
+    assert_same(made(edges, nodes=nodes), known)
+
+
+def test_views_of_one_graph_are_not_joined(made, plain):
+    data = data_of(plain, edge_label_index=torch.zeros(2, 3, dtype=torch.long))
+    with pytest.raises(DatasetError, match="3 views of one graph with held-out links, as RandomLinkSplit makes them"):
+        made((data, data, data))
+
+
+def test_an_id_that_became_a_feature_is_said(made, known):
+    edges, nodes = pandas_tables(known)
+    info = read_graph_info(made(edges, nodes=nodes.assign(index=np.arange(14)[::-1] * 3)))
+    assert "feature index has another whole number for every node" in " ".join(info.cleaning.read.dubious)
+
+
+@pytest.mark.parametrize("options, complaint", [
+    ({"symmetrize": "no"}, "symmetrize is 'no'; expected True or False"), ({"seed": "1"}, "seed is '1'; expected a wh"),
+    ({"parts": True}, "parts is True"), ({"owner": [0] * 60, "partitioner": "metis"}, "partitioner='metis' has no")])
+def test_options_of_another_type_are_refused(tmp_path, options, complaint):
+    source = "synthetic:nodes=60,classes=2,mean_degree=4"
+    with pytest.raises(ConfigError, match=complaint):
+        hpcgnn.preprocess(source, out=tmp_path / "g", **options)
+    assert hpcgnn.preprocess(source, out=tmp_path / "g", parts=np.int64(2)).num_parts == 2

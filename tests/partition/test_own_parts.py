@@ -63,5 +63,11 @@ def test_a_file_names_each_node_once(tmp_path):
         made(tmp_path, named=True, partitioner=tmp_path / "p.csv")
 
 
+@pytest.mark.parametrize("order", [range(8), range(7, -1, -1)])
+def test_two_columns_without_names_are_id_and_part(tmp_path, order):
+    (tmp_path / "p.txt").write_text("".join(f"{node} {PARTS[node]}\n" for node in order))
+    assert made(tmp_path, partitioner=tmp_path / "p.txt") == PARTS.tolist()
+
+
 def test_a_partitioner_is_no_file(tmp_path):
     assert own_parts("metis") is None and own_parts("metis", PARTS) is PARTS
