@@ -482,10 +482,12 @@ def _of_dictionary(array: pa.Array | pa.ChunkedArray, what: str) -> _Column:
 
 def _of_lists(array: pa.Array, what: str) -> _Column:
     lengths = pc.unique(pc.list_value_length(array)).to_pylist()
-    if len(lengths) > 1 or None in lengths:
+    if None in lengths:
+        raise DatasetError(f"{what} lack a vector at place {int(np.argmax(_nulls(array)))}; expected one in each row")
+    if len(lengths) > 1:
         raise DatasetError(f"{what} hold vectors of several lengths; expected equally many values per row")
     flat = _of_arrow(array.flatten(), what)
-    shape = (len(array), lengths[0] if lengths else 0)
+    shape = (len(array), lengths[0] if lengths else 0, *flat.shape[1:])
     return _Column(shape, None if flat.numbers is None else flat.numbers.reshape(shape), flat.texts,
                    None if flat.unknown is None else flat.unknown.reshape(shape), flat.is_mixed)
 

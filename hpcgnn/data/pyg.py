@@ -181,15 +181,19 @@ def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
     splits = named_splits(of_nodes) if choices.finds_masks else None
     if splits is None:
         splits = _found(of_nodes, None if choices.finds_masks else choices.splits, SPLIT_NAMES, name)
-    used = {key for key in (*of_nodes,) if key in (*FEATURE_NAMES, *LABEL_NAMES, *SPLIT_NAMES) or key.endswith("_mask")}
+    used = {key for key in of_nodes if key in (*FEATURE_NAMES, *LABEL_NAMES, *SPLIT_NAMES)}
+    used |= set(chain(*mask_columns(of_nodes).values()))
+    weight = first_of(WEIGHT_NAMES, of_edges) if choices.edge_weight is None else choices.edge_weight
     relation, edge_attr = (choice if choice is not None else first_of(usual, of_edges) for choice, usual in (
         (choices.relation, DGL_RELATIONS), (choices.edge_attr, DGL_ATTRIBUTES)))
-    origins = Origins(unused=tuple(key for key in of_nodes if key not in used),
+    of_edges_used = [key for key in (weight, relation, edge_attr, "_ID") if isinstance(key, str)]
+    origins = Origins(unused=(*(key for key in of_nodes if key not in used),
+                              *(f"{key} of edges" for key in of_edges if key not in of_edges_used)),
                       **{what: f"edata {key}" if isinstance(key, str) else "an array" for what, key in (
                           ("relations", relation), ("edge_attr", edge_attr)) if key is not None and key is not False},
                       others=tuple(key for key in of_nodes if key not in LABEL_NAMES))
     source, target = (as_numbers(ends, f"{name}: the ends of edges") for ends in (source, target))
-    return GivenGraph(name, source, target, _found(of_edges, choices.edge_weight, WEIGHT_NAMES, name),
+    return GivenGraph(name, source, target, _found(of_edges, weight, (), name),
                       relation=_found(of_edges, relation, (), name), edge_attr=_found(of_edges, edge_attr, (), name),
                       row_name=_found(of_nodes, choices.node_ids, (), name), num_nodes=int(graph.num_nodes()),
                       features=None if features is None else as_features(features),

@@ -15,7 +15,7 @@ from hpcgnn.data.given import finish_dataset
 from hpcgnn.data.options import NOTHING, SourceOptions, reading, split_settings
 from hpcgnn.data.tables import AN_INDEX, Choices, Table, columns_of, graph_of_tables
 from hpcgnn.data.text_stream import keys_of, name_of, parts_of
-from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, read_columns
+from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, read_columns, whole_numbers_of
 from hpcgnn.errors import DatasetError
 
 UNNAMED = "column 0"
@@ -76,8 +76,9 @@ def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]
             skipped += (f"column {place} of {path.name}, which has neither a name nor a value",)
             continue
         if name in named or not name:
-            what = f"names the column {name!r} twice" if name else f"has no name for column {place}"
-            raise DatasetError(f"{path} {what}; expected one name for each column")
+            raise DatasetError(f"{path} names the column {name!r} twice; expected one name for each column" if name else
+                               f"{path} has no name for column {place}; name it, as id if it holds ids, or write the "
+                               "file without it, as by to_csv(index=False)")
         named[name] = column if isinstance(column, np.ndarray) else Cells(column)
     return named, table.remarks, skipped
 
@@ -113,6 +114,9 @@ def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, .
         with reading(file, "a Parquet file", "can't be read as Parquet ({}); it is damaged or of another format; give "
                      "a text file as csv:FILE or edges:FILE"):
             table = parquet.ParquetFile(file).read()
+            if len(files) > 1:      # parts may differ in which columns are dictionaries
+                table = table.cast(pa.schema([field.with_type(field.type.value_type) if pa.types.is_dictionary(
+                    field.type) else field for field in table.schema]))
         for key, value in keys_of(file, path).items():
             table = table.append_column(key, pa.repeat(pa.scalar(value, pa.large_string()), len(table)))
         if tables and table.column_names != tables[0].column_names:
@@ -127,6 +131,9 @@ def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, .
     remarks = ()
     if len(files) > 1:
         remarks = (f"{path.name} stands for {len(files)} files, {files[0].name} to {files[-1].name}",)
+    for place, name in enumerate(keys_of(files[0], path), table.num_columns - len(keys_of(files[0], path))):
+        if (numbers := whole_numbers_of(table.column(place).combine_chunks())) is not None:
+            table = table.set_column(place, name, pa.array(numbers))
     # A pandas DataFrame's index, stored as a column.
     index = [name for name in table.column_names if name.startswith("__index_level_")]
     return columns_of(table.drop_columns(index), str(path)), remarks, ()

@@ -385,7 +385,7 @@ def _numbers(nodes: Table, columns: Sequence[str], name: str, others_hold: str =
     for column in columns:
         values, called = pick(nodes, column, (), "nodes")
         try:
-            found.append(as_numbers(values, f"{name}: the values of column {called!r}"))
+            found.append(as_features(values, f"{name}: the values of column {called!r}"))
         except DatasetError as reason:
             refused[called] = str(reason)
     if refused:

@@ -94,12 +94,16 @@ def _by_number(file: Path) -> list[tuple[str, int]]:
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(file))]
 
 
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+
 def keys_of(file: Path, folder: Path) -> dict[str, str]:
     """Columns and values in the names of folders, as Hive, Spark and Dask write them."""
     fixed = len(folder.parts) if folder.is_dir() or file == folder else next(
         place for place, part in enumerate(folder.parts) if any(mark in part for mark in "*?["))
     parts = file.parts[fixed:-1]
-    return {key: unquote(value) for key, equals, value in (part.partition("=") for part in parts) if equals and key}
+    return {key: "" if value == NO_VALUE else unquote(value)
+            for key, equals, value in (part.partition("=") for part in parts) if equals and key}
 
 
 def name_of(path: Path) -> str:

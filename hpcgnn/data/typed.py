@@ -220,7 +220,7 @@ def _nodes_in(columns: Table, known: str, choices: Choices, name: str) -> Nodes:
             held[column] = values
         elif column != of_ids:
             try:
-                features.append(as_numbers(values, f"{name}: the values of column {column!r} of {known}"))
+                features.append(as_features(values, f"{name}: the values of column {column!r} of {known}"))
             except DatasetError as reason:
                 raise DatasetError(f"{reason}; ignore={known}.{column} leaves the column out") from None
     if features:

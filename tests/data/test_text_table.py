@@ -311,6 +311,18 @@ def test_columns_in_the_names_of_folders_are_columns(tmp_path):
         assert dataset.features.tolist() == [[30], [30], [40], [40]]
 
 
+def test_parquet_parts_may_differ_in_dictionaries_and_name_columns_by_folders(tmp_path):
+    nodes = pandas.DataFrame({"id": ["a", "b", "c"], "label": ["u", "v", "u"]})
+    for number, fold in enumerate(("train", "test", "__HIVE_DEFAULT_PARTITION__")):
+        write(path := tmp_path / "n" / f"age={30 + 10 * number}" / f"fold={fold}" / "p.parquet", b"")
+        part = nodes[number:number + 1]
+        (part.astype("category") if number % 2 else part).to_parquet(path, index=False)
+    pandas.DataFrame({"source": ["a", "b"], "target": ["b", "c"]}).to_parquet(tmp_path / "e")
+    _, dataset = graph_of(f"parquet:{tmp_path}/e,nodes={tmp_path}/n,split=fold")
+    assert dataset.node_name.tolist() == ["a", "b", "c"] and dataset.features.tolist() == [[30], [40], [50]]
+    assert [mask.tolist() for mask in (dataset.train_mask, dataset.test_mask)] == [[1, 0, 0], [0, 1, 0]]
+
+
 @pytest.mark.parametrize("second", ["target,source\n1,2\n", "source,target,w\n1,2,3\n", "1,2\n"])
 def test_files_of_another_header_are_refused(second, tmp_path):
     write(tmp_path / "e" / "1.csv", "source,target\n0,1\n")

@@ -542,6 +542,19 @@ def test_views_of_one_graph_are_not_joined(made, plain):
         made((data, data, data))
 
 
+@pytest.mark.parametrize("values, complaint", [
+    ([np.ones((2, 2))] * 14, r"'m' are a \w+ of shape \(14, 2, 2\)"),
+    ([[1.0]] * 13 + [None], "lack a vector at place 13")])
+def test_columns_of_matrices_and_rows_without_a_vector_are_refused(made, known, values, complaint):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    edges, nodes = arrow_tables(known)
+    column = pyarrow.array([None if value is None else np.asarray(value).tolist() for value in values])
+    with pytest.raises(DatasetError, match=complaint):
+        made(edges, nodes=nodes.append_column("m", column))
+    with pytest.raises(DatasetError, match=complaint.replace("'m'", "column 'm' of a")):
+        made({"a": nodes.append_column("m", column), ("a", "r", "a"): edges})
+
+
 def test_an_id_that_became_a_feature_is_said(made, known):
     edges, nodes = pandas_tables(known)
     info = read_graph_info(made(edges, nodes=nodes.assign(index=np.arange(14)[::-1] * 3)))
