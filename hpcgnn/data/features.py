@@ -23,8 +23,8 @@ Treatment = Callable[[np.ndarray, slice | np.ndarray], np.ndarray]
 
 
 def finite_rows(values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """Zeros for NaN and infinite values."""
-    return np.where(np.isfinite(values), values, np.float32(0))
+    """Zeros for NaN and values that float32 can't hold."""
+    return np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.float32(0))
 
 
 def divided_rows(divisor: np.ndarray, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
@@ -84,11 +84,18 @@ class FeatureRows(Sliced):
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """Some rows, (num_rows, num_features) float32."""
-        held = self.source[rows]
-        values = np.asarray(held.toarray() if scipy.sparse.issparse(held) else held, np.float32)
+        return self.exact(rows).astype(np.float32, copy=False) if self.treatments else self._held(rows, np.float32)
+
+    def exact(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Some rows with the digits of the source: float32, or float64 if float32 does not hold all of its numbers."""
+        values = self._held(rows, np.promote_types(self.source.dtype, np.float32))
         for treatment in self.treatments:
             values = treatment(values, rows)
         return values
+
+    def _held(self, rows: slice | np.ndarray, dtype: np.dtype | type) -> np.ndarray:
+        held = self.source[rows]
+        return np.asarray(held.toarray() if scipy.sparse.issparse(held) else held, dtype)
 
     def treated(self, treatment: Treatment) -> FeatureRows:
         """The same rows with one more treatment."""
@@ -246,7 +253,7 @@ def normalize_rows(features: Features, task: ProgressTask = SILENT) -> Features:
     features = _rows_of(features)
     total = np.empty((len(features), 1), np.float64)
     for rows in _row_blocks(*features.shape):
-        total[rows] = np.abs(features[rows]).sum(axis=1, dtype=np.float64, keepdims=True)
+        total[rows] = np.abs(features.exact(rows)).sum(axis=1, dtype=np.float64, keepdims=True)
         task.advance(rows.stop - rows.start)
     return features.treated(partial(divided_rows, np.where(total > 0, total, 1)))
 
@@ -268,7 +275,7 @@ def standardize_columns(features: Features, fit_mask: np.ndarray, task: Progress
         total = np.zeros(features.shape[1])
         for rows in blocks:
             task.advance(rows.stop - rows.start)
-            values = features[rows][fit_mask[rows]].astype(np.float64)
+            values = features.exact(rows)[fit_mask[rows]].astype(np.float64)
             if squared_from is not None:
                 values -= squared_from
                 np.square(values, out=values)

@@ -68,6 +68,7 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
         return NodeFile(path, None, in_pieces(matrix) if dtype is FEATURES else matrix)
     table = TextTable(path, has_header, options.progress)
     scratch = options.scratch if dtype is FEATURES else None
+    is_exact = options.normalize_features == "standard"      # times, for example, are rounded once standardized
     if not table.num_columns and table.comments:
         raise DatasetError(f"{path} holds comments only, such as {table.comments[0]!r}; expected one row per node, or "
                            "a line of column names before values that begin with # or %")
@@ -78,7 +79,7 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     values = None
     if not has_ids:
         try:
-            values = _read_values(table, 0, dtype, scratch)
+            values = _read_values(table, 0, dtype, scratch, is_exact)
         except CellError as error:
             if error.column != 0 or has_ids is False or ("," in error.text and is_like_number(error.text)):
                 raise
@@ -86,14 +87,14 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     ids = None
     if has_ids:
         ids = checked_ids(read_columns(table, [INTEGER] + [None] * (table.num_columns - 1))[0], path)
-        values = _read_values(table, 1, dtype, scratch)
+        values = _read_values(table, 1, dtype, scratch, is_exact)
     columns, skipped = (table.header or ())[bool(has_ids):], table.skipped
     if isinstance(values, np.ndarray | RowFile):
         if has_ids is None and table.num_columns > 1 and _counts_rows(values):
             if not table.num_unnamed:
                 raise DatasetError(f"{path} counts its rows in the first column, 0, 1, 2 and so on; append ,ids=true "
                                    "if these are the nodes' ids, or ,ids=false if they are values like the others")
-            values, columns = _read_values(table, 1, dtype, scratch), columns[1:]
+            values, columns = _read_values(table, 1, dtype, scratch, is_exact), columns[1:]
             skipped += (f"the first column of {path.name}, which has no name and counts the rows",)
         elif has_ids is None and table.num_unnamed:
             raise DatasetError(f"{path} has a first column without a name, which does not count the rows; append "
@@ -130,9 +131,10 @@ def _shows_ids(table: TextTable) -> bool:
         any(is_text[:1]))
 
 
-def _read_values(table: TextTable, first: int, dtype: type, scratch: Path | None) -> np.ndarray | RowFile | Cells:
+def _read_values(table: TextTable, first: int, dtype: type, scratch: Path | None, is_exact: bool
+                 ) -> np.ndarray | RowFile | Cells:
     if table.num_columns - first != 1 or dtype is FEATURES:
-        return _matrix(read_matrix(table, dtype, scratch, first), table.path)
+        return _matrix(read_matrix(table, np.float64 if is_exact else dtype, scratch, first), table.path)
     column = read_columns(table, [None] * first + [NUMBER])[0] if table.num_columns else np.empty(0)
     return _matrix(column, table.path) if isinstance(column, np.ndarray) else Cells(column)
 

@@ -133,6 +133,7 @@ ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_
 FEATURE_NAMES = ("x", "feat", "features", "attr")      # of objects that hold a matrix
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
+EXACT = 1 << 24      # float32 rounds whole numbers from here on, such as times; they are rounded once standardized
 AN_INDEX = "which has no name and counts the rows"
 Table = dict[str, Any]     # columns of any library, by name
 
@@ -405,4 +406,8 @@ def _features(nodes: Table, choice: Any, used: set, name: str, others_hold: str)
     columns = [column for column in nodes if column not in used] if choice is None else (
         [choice] if isinstance(choice, str) else list(choice))
     blocks = _numbers(nodes, columns, name, others_hold)
-    return (np.column_stack(blocks).astype(np.float32) if blocks else None), columns
+    if not blocks:
+        return None, columns
+    matrix = np.column_stack(blocks)
+    is_exact = matrix.dtype == np.float32 or np.abs(matrix).max(initial=0) < EXACT
+    return matrix.astype(np.float32) if is_exact else matrix, columns

@@ -48,6 +48,27 @@ def test_structural_features_equal_the_dense_formula_whatever_the_block_size(blo
     np.testing.assert_allclose(made, structural_oracle(INDPTR, INDICES), atol=2e-5)
 
 
+@pytest.mark.parametrize("form", ["integers", "npy", "text", "csv"])
+def test_times_are_standardized_with_all_their_digits(form, tmp_path):
+    rng = np.random.default_rng(0)
+    times = 1_600_000_000 + rng.integers(0, 1000, 60)      # float32 would round them to multiples of 128
+    is_train = np.arange(60) < 40
+    expected = (times - times[is_train].mean()) / times[is_train].std()
+    if form == "integers":
+        return np.testing.assert_allclose(standardize_columns(times[:, None], is_train)[:][:, 0], expected, atol=1e-5)
+    (tmp_path / "e.csv").write_text("source,target\n0,1\n")
+    (tmp_path / "s.csv").write_text("split\n" + "train\n" * 40 + "test\n" * 20)
+    (tmp_path / "y.csv").write_text("label\n" + "0\n1\n" * 30)
+    np.save(tmp_path / "x.npy", times[:, None])
+    (tmp_path / "x.txt").write_text("".join(f"{time}\n" for time in times))
+    (tmp_path / "n.csv").write_text("id,label,time,split\n" + "".join(
+        f"{node},{node % 2},{time},{'train' if node < 40 else 'test'}\n" for node, time in enumerate(times)))
+    files = f"labels={tmp_path}/y.csv,splits={tmp_path}/s.csv,features={tmp_path}/x.{'npy' if form == 'npy' else 'txt'}"
+    spec = f"csv:{tmp_path}/e.csv,nodes={tmp_path}/n.csv" if form == "csv" else f"edges:{tmp_path}/e.csv,{files}"
+    found = load_source(spec, SourceOptions(feature_kind="auto", normalize_features="standard"))
+    np.testing.assert_allclose(found.features[:][:, 0], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("convert", [np.array, scipy.sparse.csr_matrix])
 def test_normalized_rows_have_unit_sum_and_zero_rows_stay_zero(convert):
     rows = np.array([[1, 3, 0], [0, 0, 0], [-1, 0, 1]], dtype=np.float32)
