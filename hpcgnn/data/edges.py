@@ -176,7 +176,7 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     except CellError:
         source, target, weight = _read_texts(table, kinds)
         num_nodes = None
-    if has_header is table.header is known is None:
+    if has_header is None and table.header is None and known is None:
         _refuse_counts(source, target, weight, path)
     skipped = table.skipped
     if first:

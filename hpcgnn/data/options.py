@@ -78,6 +78,8 @@ def split_settings(text: str, valid: tuple[str, ...], source: str) -> dict[str, 
 def split_path(rest: str, valid: tuple[str, ...], source: str) -> tuple[str, dict[str, str]]:
     """Split "PATH,a=1,b=2" into the path, which may hold commas, and its settings; see split_settings."""
     path, settings = (*re.split(rf",(?=(?:{'|'.join(valid)})=)", rest, maxsplit=1), "")[:2]
+    if (odd := re.search(r",([\w-]+)=", path)) and not os.path.exists(path) and os.path.exists(path[:odd.start()]):
+        raise DatasetError(f"{source} has no setting {odd[1]!r}; expected one of {', '.join(valid)}")
     return path, split_settings(settings, valid, source)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.options import SourceOptions, split_path
 from hpcgnn.data.source import LOADERS, load_source
 from hpcgnn.errors import DatasetError
 
@@ -15,6 +15,15 @@ def test_unknown_kind_is_refused_with_the_list_of_kinds(spec):
 def test_a_file_without_its_kind_is_told_what_was_meant():
     with pytest.raises(DatasetError, match=r"; write npz:some/graph\.npz$"):
         load_source("some/graph.npz", SourceOptions())
+
+
+@pytest.mark.parametrize("kind", ["npz", "pyg", "shards"])
+def test_an_unknown_setting_is_no_part_of_the_path(kind, tmp_path):
+    (tmp_path / "g").write_text("")
+    with pytest.raises(DatasetError, match="source has no setting 'edge'; expected one of"):
+        split_path(f"{tmp_path}/g,edge=more.csv", ("edges", "features"), f"a {kind}: source")
+    (tmp_path / "a,b=1").write_text("")
+    assert split_path(f"{tmp_path}/a,b=1,edges=c", ("edges",), "s") == (f"{tmp_path}/a,b=1", {"edges": "c"})
 
 
 @pytest.mark.parametrize("kind", ["npz", "planetoid", "ogb", "graphsaint", "edges"])
