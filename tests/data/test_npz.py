@@ -161,7 +161,7 @@ def replace(key, value):
     (replace("indices", np.zeros((2, 2))), "expected a vector of integers"),
     (replace("num_classes", np.zeros(3)), "expected one integer"),
     (replace("test_mask", np.zeros(7, dtype=bool)), "test_mask has shape"),
-    (replace("labels", np.array([None] * 30)), "damaged array 'labels'"),
+    (replace("labels", np.array([None] * 30)), "labels holds objects of Python"),
 ])
 def test_inconsistent_arrays_are_refused(arrays, load, damage, match):
     damage(arrays)
