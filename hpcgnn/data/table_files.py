@@ -42,7 +42,10 @@ def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
         options.progress(f"reading {Path(settings['nodes']).name}", None)
         nodes, *more = read(Path(settings["nodes"]))
         remarks, skipped = remarks + more[0], skipped + more[1]
-    choices = Choices.of(settings, nodes=nodes, source=_column(settings.get("source"), edges),
+    placed = {choice: _column(settings[key], table) for choice, key, table in (
+        ("labels", "label", nodes), ("edge_weight", "weight", edges), ("relation", "relation", edges))
+        if settings.get(key, NOTHING) != NOTHING}
+    choices = Choices.of(settings, **placed, nodes=nodes, source=_column(settings.get("source"), edges),
                          target=_column(settings.get("target"), edges), node_ids=_column(settings.get("id"), nodes),
                          features=_features(settings.get("features"), options))
     if ";" in (label := settings.get("label", "")):

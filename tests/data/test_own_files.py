@@ -222,6 +222,12 @@ def test_two_columns_of_which_the_first_may_be_ids_are_asked_about(plain, tmp_pa
     assert found.labels.tolist() == list(plain.labels.values())[::-1]
 
 
+def test_labels_and_weights_are_found_by_their_places(shards, known, tmp_path):
+    edges, nodes = (write(tmp_path / f"{name}.csv", rows) for name, rows in zip("en", table_rows(known), strict=True))
+    spec = f"csv:{edges},nodes={nodes},source=0,target=1,weight=2,id=0,label=4,split=part"
+    assert_same(shards(spec, feature_kind="auto"), known)
+
+
 def test_numbers_as_names_of_features_are_a_header(shards, known, tmp_path):
     edges, (_, *rows) = table_rows(known)
     e, n = write(tmp_path / "e.csv", edges), write(tmp_path / "n.csv", [["id", "0", "1", "2", "label", "split"], *rows])
