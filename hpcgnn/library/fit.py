@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import nn
 from hpcgnn.config import OWN
 from hpcgnn.errors import ConfigError
 from hpcgnn.library.graph import Graph
-from hpcgnn.library.run import Run
+from hpcgnn.library.run import Run, plain_torch
 from hpcgnn.pyg.convolutions import is_lazy
 from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
 from hpcgnn.run.launch import check_present, end_all_ranks, together
@@ -85,7 +84,7 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
         graph.check_ranks()
         check_present(graph.comm, "hpcgnn.fit")
         recipe, named = together(graph.comm, lambda: _recipe(
-            model, loss, score, prefers_low, optimizer, schedule, tuple(callbacks), settings))
+            model, loss, score, prefers_low, optimizer, schedule, callbacks, settings))
         together(graph.comm, lambda: _check_fits(model, graph))
         job = Job(graph.shards, named, {}, preset, None if out is None else Path(out), resume, overwrite, other_graph,
                   recipe)
@@ -100,27 +99,8 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
         return Run.finished(graph, finished)
 
 
-@contextmanager
-def plain_torch() -> Iterator[None]:
-    """Within the block, compute with gradients, in float32 and on the host; torch's generators are restored after it.
-
-    The caller may be inside `torch.no_grad` or `torch.inference_mode`, or have another default dtype or device, and its
-    own random draws go on: a training seeds torch, so without this a search would draw the same after each training.
-    """
-    dtype = torch.get_default_dtype()
-    # A context of a device passes every operation through Python, so it is entered only if it changes something.
-    on_host = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices), torch.inference_mode(False), torch.enable_grad(), on_host:
-        torch.set_default_dtype(torch.float32)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(dtype)
-
-
 def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any, schedule: Any,
-            callbacks: tuple[Callback, ...], settings: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
+            callbacks: Any, settings: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
     """The recipe that the call passes in, and the settings; ConfigError for arguments that contradict each other."""
     named = dict(settings)
     if isinstance(schedule, str):
@@ -136,6 +116,7 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
         if named.get("quantize", "none") != "none":
             raise ConfigError("quantize trains steps and widths at rates of their own, and a given optimizer "
                               "does not have them; leave one out")
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ConfigError(f"callbacks must be hpcgnn.Callback's, found a {type(callback).__name__}")
@@ -167,6 +148,9 @@ def _check_fits(model: Any, graph: Graph) -> None:
             weights.is_inference() for weights in model.parameters() if not is_lazy(weights)):
         raise ConfigError(f"the weights of {type(model).__name__} were made inside torch.inference_mode, so they can't "
                           "be trained; make the model outside of it")
+    if isinstance(model, nn.Module) and any(weights.is_meta for weights in model.parameters()):
+        raise ConfigError(f"the weights of {type(model).__name__} are on torch's device meta, without values; give "
+                          "them values, as model.to_empty(device=\"cpu\") and reset_parameters() do")
     if isinstance(model, DistributedModel):
         model.check_fits(graph)
     elif isinstance(model, nn.Module) and is_pyg(model):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,37 @@ if TYPE_CHECKING:
     from hpcgnn.training.job import Finished
 
 
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Within the block, compute with gradients, in float32 and on the host; torch's generators are restored after it.
+
+    The caller may be inside `torch.no_grad`, `torch.inference_mode` or `torch.autocast`, or have another default dtype
+    or device, and its own random draws go on: a training seeds torch, so without this a search would draw the same
+    after each training.
+    """
+    dtype = torch.get_default_dtype()
+    # A context of a device passes every operation through Python, so it is entered only if it changes something.
+    on_host = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with (
+        torch.random.fork_rng(devices),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        on_host,
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+    ):
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+
+
 class OpenedRun(RunFiles, FloatRun):
     """The best model of a run folder, as `open_run` returns it, and the run's files."""
+
+    answer = plain_torch()(FloatRun.answer)
 
     @property
     def _writes(self) -> bool:
@@ -84,7 +114,7 @@ class Run(FinishedRun):
         """Collective: the run of a training that has just ended."""
         trained = finished.run
         summary = graph.comm.bcast(finished.summary if graph.comm.rank == 0 else None)
-        return cls(graph, trained.learner.take_best(), summary, trained.folder.path, trained.session)
+        return cls(graph, trained.learner.take_best(), summary, trained.folder.path.absolute(), trained.session)
 
     @property
     def _writes(self) -> bool:
@@ -95,11 +125,13 @@ class Run(FinishedRun):
         """The record of each epoch, read from the run folder."""
         return RunFolder(self.path).read_metrics()
 
+    @plain_torch()
     def evaluate(self) -> Evaluation:
         """Collective: score the model on the whole graph."""
         session = self.session
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
+    @plain_torch()
     def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
         """Collective: predict for every node, in one pass with exact messages and without dropout.
 

@@ -7,16 +7,19 @@ whole graph.
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
+from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.cuda.resident import resident
+from hpcgnn.pyg.convolutions import is_convolution
 
 READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
             *(getattr(torch.Tensor, name).__get__ for name in (
@@ -40,6 +43,11 @@ class SealedEdges(torch.Tensor):
         if func is torch.Tensor.__getitem__ and _selects_edges(*args):
             return args[0].owner.seal(plain_edges(args[0])[args[1]])
         name = getattr(func, "__name__", str(func))
+        conv = _unknown_convolution()
+        if conv is not None:
+            raise ConfigError(f"the model calls a {conv} that is none of its modules, so it would get no rows of other "
+                              "ranks and its weights no training; assign it to an attribute of the model, or put it "
+                              "into a ModuleList")
         raise ConfigError(f"the model reads or changes edge_index itself, by {name}, which can't be distributed: "
                           "a rank holds the edges into its own nodes only; pass edge_index to the convolutions as it "
                           "comes, and leave self-loops and normalization to them")
@@ -50,6 +58,17 @@ def _selects_edges(edges: Any, index: Any) -> bool:
     return (type(edges) is SealedEdges and isinstance(index, tuple) and len(index) == 2 and index[0] == slice(None)
             and type(index[1]) is torch.Tensor and index[1].dim() == 1
             and index[1].dtype in (torch.bool, torch.int64, torch.int32))
+
+
+def _unknown_convolution() -> str | None:
+    """Name of the convolution that runs now, if it is not in the model: its calls of propagate are not hooked."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        conv = frame.f_locals.get("self")
+        if isinstance(conv, nn.Module) and is_convolution(conv):
+            return None if conv._propagate_forward_pre_hooks else type(conv).__name__
+        frame = frame.f_back
+    return None
 
 
 def plain_edges(edges: torch.Tensor) -> torch.Tensor:

@@ -101,6 +101,11 @@ def ways_of(model: nn.Module) -> dict[str, Way]:
     """
     ways = {}
     for place, module in model.named_modules():
+        if module._compiled_call_impl is not None:  # by module.compile(), which leaves its class
+            raise ConfigError(
+                f"{type(module).__name__}{f' at model.{place}' if place else ''} can't be distributed: "
+                f"{REFUSED_MODULES['OptimizedModule']} or compile()"
+            )
         if is_convolution(module):
             ways[place] = way_of(module, f"model.{place}" if place else "model")
         else:

@@ -235,12 +235,16 @@ class RowFunctions(TorchFunctionMode):
             return func(mean, std, **kwargs) if size is None else func(mean, std, size, **kwargs)
         return (_normal_of(uniform) * std + mean).to(out.dtype)
 
-    def _refilled(self, func, rows: torch.Tensor, *args: Any, **kwargs: Any):
+    def _refilled(self, func, *args: Any, **kwargs: Any):
+        rows = args[0] if args else kwargs["tensor"]  # torch.nn.init names all its arguments
         uniform = self._uniform(rows)
         if uniform is None:
-            return func(rows, *args, **kwargs)
-        kwargs.pop("generator", None)
-        return rows.copy_(_FILL[func.__name__](uniform, *args, **kwargs))
+            return func(*args, **kwargs)
+        named = {
+            _FILL_NAMES.get(name, name): value for name, value in kwargs.items() if name not in ("tensor", "generator")
+        }
+        with torch.no_grad():
+            return rows.copy_(_FILL[func.__name__](uniform, *args[1:], **named))
 
     def _refused(self, func, *args: Any, **kwargs: Any):
         out = func(*args, **kwargs)
@@ -272,10 +276,10 @@ def _normal_of(uniform: torch.Tensor) -> torch.Tensor:
     return torch.special.ndtri(uniform.double())
 
 
+_FILL_NAMES = {"from": "low", "to": "high", "a": "low", "b": "high"}
 _FILL: dict[str, Callable[..., torch.Tensor]] = {
     "bernoulli_": lambda uniform, p=0.5: uniform < p,
     "normal_": lambda uniform, mean=0.0, std=1.0: _normal_of(uniform) * std + mean,
-    "uniform_": lambda uniform, low=0.0, high=1.0, **named: uniform * (named.get("to", high) - named.get("from", low))
-    + named.get("from", low),
+    "uniform_": lambda uniform, low=0.0, high=1.0: uniform * (high - low) + low,
     "exponential_": lambda uniform, lambd=1.0: -uniform.log() / lambd,
 }

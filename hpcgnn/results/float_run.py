@@ -83,12 +83,12 @@ class FloatRun:
             raise
         run = cls(trained.session, trained.model, trained.session.part, remarks_of(trained, folder, settings),
                   folder)
-        if model is None and ":" in settings["model"] and trained.remark is None:
-            run._check_scores(best)
+        if ":" in settings["model"] and trained.remark is None:
+            run._check_scores(best, "made from its settings" if model is None else "as it is given")
         return run
 
-    def _check_scores(self, best: BestModel) -> None:
-        """Collective: CollectiveError if a user's own model, made from the settings, scores unlike in training."""
+    def _check_scores(self, best: BestModel, made: str) -> None:
+        """Collective: CollectiveError if a user's own model scores unlike in training."""
         session, settings, recorded = self.session, best.checkpoint.settings, best.checkpoint.progress.best
         if settings["score"] == OWN:
             return
@@ -97,8 +97,8 @@ class FloatRun:
             before, now = (getattr(one, f"{split}_score") for one in (recorded, found))
             if abs(before - now) > SCORE_TOLERANCE * max(1.0, abs(before)):      # never true for a split without nodes
                 raise CollectiveError(
-                    f"{best.folder} had a {split} score of {session.score.show(before)}, and {settings['model']}, made "
-                    f"from its settings, has {session.score.show(now)}: the model that was given to hpcgnn.fit was "
+                    f"{best.folder} had a {split} score of {session.score.show(before)}, and {settings['model']}, "
+                    f"{made}, has {session.score.show(now)}: the model that was given to hpcgnn.fit was "
                     "another; give it again, to hpcgnn.open_run(.., model=..)")
 
     def answer(self, embeddings: bool = False) -> Answers:

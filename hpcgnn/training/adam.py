@@ -75,6 +75,10 @@ class FlatAdam:
 
     def step(self) -> StepCheck | UnreadCheck:
         """Update all weights that have gradients; return a check that everything is finite, and which weights moved."""
+        for parameter, place in self._place.items():  # a user's program may give a weight other memory
+            if parameter.data_ptr() != self._weights[place].data_ptr():
+                self._weights[place] = parameter.detach().flatten()
+                parameter.data = self._weights[place].view_as(parameter)
         used = self._place if self._gradients.used is None else self._gradients.used
         for parameter in used:
             self._numbers[parameter] += 1

@@ -29,6 +29,8 @@ from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import UNKNOWN_LABEL, Objective
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Score
 
+NUM_FEATURES = "num_features"
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -133,9 +135,9 @@ def classes_of(info: GraphInfo) -> dict[str, Any]:
     """Task and classes of a graph, names of its relations and columns, and columns of each type of nodes and of each
     relation if it has any, in a checkpoint's form.
     """
-    found = {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names),
-             "relation_names": list(info.relation_names), FEATURE_NAMES: list(info.feature_names),
-             **_columns_of(info)}
+    found = {"task": info.task, "num_classes": info.num_classes, NUM_FEATURES: info.num_features,
+             "class_names": list(info.class_names), "relation_names": list(info.relation_names),
+             FEATURE_NAMES: list(info.feature_names), **_columns_of(info)}
     return {key: value for key, value in found.items() if value or key in ("task", "num_classes", "class_names")}
 
 
@@ -157,6 +159,10 @@ def check_reads(model: nn.Module, info: GraphInfo, classes: dict[str, Any]) -> N
                                          if pair[0] != pair[1])
         raise ConfigError(f"the model was trained on {known_name!r} as column {place} of the features, from 0, and "
                           f"{info.name} has {name!r} there; give the source the same columns in the same order")
+    num_known = classes.get(NUM_FEATURES, info.num_features)
+    if info.num_features != num_known:
+        raise ConfigError(f"the model was trained on {num_known} columns of features, and {info.name} has "
+                          f"{info.num_features}; give the source the same columns in the same order")
     takes_tables = getattr(model, "takes_tables", False)
     for key, found in _columns_of(info).items():
         known = classes.get(key, found)

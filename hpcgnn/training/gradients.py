@@ -68,6 +68,7 @@ class FlatGradients:
     def __init__(self, model: nn.Module, more: dict[str, nn.Parameter] | None = None, finds_unused: bool = False,
                  comm: MPI.Comm | None = None):
         self.weights = dict(model.named_parameters())
+        self._of_model = dict(self.weights)
         self.finds_unused, self._comm = finds_unused, comm
         self.hooked: Hooked = []
         self._own = {id(table.weight) for table in own_tables(model).values()}
@@ -104,6 +105,18 @@ class FlatGradients:
 
     def _requiring(self) -> list[bool]:
         return [parameter.requires_grad for parameter in self.weights.values()]
+
+    def check_same(self, model: nn.Module) -> None:
+        """Raise TrainingError if a model has other weights than at the start, which no optimizer would update."""
+        now = dict(model.named_parameters())
+        for name in {**self._of_model, **now}:
+            if now.get(name) is not self._of_model.get(name):
+                what = "gone" if name not in now else "another object" if name in self._of_model else "new"
+                raise TrainingError(
+                    f"weight {_plain(name)} of the model is {what} since the training began, and no "
+                    "optimizer would update it; make all weights before fit, and change their values "
+                    "in place, as parameter.copy_(..) does"
+                )
 
     def frozen(self) -> frozenset[str]:
         return frozenset(name for name, parameter in self.weights.items() if not parameter.requires_grad)

@@ -114,6 +114,8 @@ class Learner:
 
     def begin_step(self) -> bool:
         """Clear the gradients; return whether the user's program has frozen or unfrozen weights since the last step."""
+        if self.gradients.finds_unused:
+            self.gradients.check_same(self.model)
         is_new = self.gradients.zero()
         if is_new:
             self.optimizer.lay_out()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -30,6 +31,11 @@ class OwnOptimizer:
         if isinstance(torch_optimizer, torch.optim.LBFGS):
             raise TrainingError("optimizer LBFGS computes the loss several times per step, and an epoch is one pass; "
                                 "use another one")
+        try:
+            inspect.signature(torch_optimizer.step).bind()
+        except TypeError as error:
+            raise TrainingError(f"{type(torch_optimizer).__name__}.step can't be called without arguments ({error}), "
+                                "as hpcgnn calls it once per step; use an optimizer that needs no closure") from error
         self.torch_optimizer, self._weights = torch_optimizer, weights
         self.last_check = StepCheck()
         self.lay_out()

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.config import NODES, TrainConfig, settings_of
-from hpcgnn.errors import CollectiveError, Interrupted
+from hpcgnn.errors import CollectiveError, Interrupted, TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.methods.controller import Decision
 from hpcgnn.nn.distributed import plain
@@ -324,7 +324,13 @@ class TrainingRun:
             return
         HERE.note("calls the callbacks")
         answers = [getattr(callback, moment)(self, *arguments) for callback in self.callbacks]
+        self.learner.gradients.check_same(self.learner.model)
         if moment in ("on_epoch_end", "on_evaluation"):
+            for callback, answer in zip(self.callbacks, answers, strict=True):
+                # Also a truth value of NumPy or torch.
+                if answer is not None and getattr(answer, "dtype", type(answer)) not in (bool, torch.bool):
+                    raise TrainingError(f"{type(callback).__name__}.{moment} returned {str(answer)[:40]!r}; it must "
+                                        "return True to end the training, or None to go on")
             asked = self.session.comm.allreduce(any(answers), MPI.LOR)
             self._is_asked_to_end = self._is_asked_to_end or asked
 

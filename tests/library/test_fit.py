@@ -9,11 +9,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+import torch.nn.utils.prune
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, losses, train, without_seconds, write_once
 
 import hpcgnn
-from hpcgnn.errors import CollectiveError, ConfigError, Interrupted
+from hpcgnn.errors import CollectiveError, ConfigError, Interrupted, TrainingError
 from hpcgnn.training.scores import own_score
 
 COMM = MPI.COMM_WORLD
@@ -33,6 +34,11 @@ class Two(torch.nn.Module):
 
     def forward(self, graph, x):
         return self.layer(self.last, graph, torch.relu(self.layer(self.first, graph, x)))
+
+
+class Closure(torch.optim.SGD):
+    def step(self, closure):
+        return super().step(closure)
 
 
 @pytest.fixture
@@ -295,6 +301,77 @@ def test_callbacks_see_the_moments_of_a_run_and_any_rank_may_end_it(graph, share
     assert len(run.metrics) == 6 and run.summary["results"][0]["epochs"] == 6
 
 
+class At(hpcgnn.Callback):
+    """Calls a function of the model at the end of the third epoch, and returns what it gives."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def on_epoch_end(self, run, record):
+        return self.change(run.model) if record["epoch"] == 3 else None
+
+
+@torch.no_grad()
+def halve(model):
+    for weight in model.parameters():
+        weight.mul_(0.5)
+
+
+def halve_elsewhere(model):
+    for weight in model.parameters():
+        weight.data = weight.data * 0.5
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
+def test_a_callback_may_give_weights_other_memory(graph, shared_path, optimizer):
+    """As torch.nn.utils.vector_to_parameters does, and a copy of averaged weights."""
+    runs = [
+        hpcgnn.fit(
+            two(graph), graph, out=shared_path / change.__name__, optimizer=optimizer, callbacks=At(change), **RUN
+        )
+        for change in (halve, halve_elsewhere)
+    ]
+    assert without_seconds(runs[0].metrics) == without_seconds(runs[1].metrics)
+
+
+def another_bias(model):
+    model.last.bias = torch.nn.Parameter(model.last.bias.detach().clone())
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize(
+    "change, complaint",
+    [
+        (another_bias, "weight last.bias of the model is another object since the training began"),
+        (
+            lambda model: torch.nn.utils.prune.l1_unstructured(model.first, "weight", 0.5),
+            "weight first.weight of the model",
+        ),
+        (lambda model: model.add_module("more", torch.nn.Linear(2, 2)), "weight more.weight of the model is new"),
+        (lambda model: "go on", r"At.on_epoch_end returned .*; it must return True to end the training"),
+    ],
+)
+def test_what_a_callback_may_not_do_is_named(graph, shared_path, change, complaint):
+    with pytest.raises(TrainingError, match=complaint):
+        hpcgnn.fit(two(graph), graph, out=shared_path / "run", callbacks=[At(change)], **RUN)
+
+
+def test_a_run_is_found_from_another_folder(graph, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = hpcgnn.fit(two(graph), graph, out="run", **RUN)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert len(run.metrics) == len(run.to_pandas()) == RUN["epochs"]
+
+
+def test_a_model_without_values_is_refused(graph, tmp_path):
+    with torch.device("meta"):
+        model = Two(graph.num_features, graph.num_classes)
+    with pytest.raises(CollectiveError, match=r"the weights of Two are on torch's device meta, without values"):
+        hpcgnn.fit(model, graph, out=tmp_path / "run", **RUN)
+
+
 @pytest.mark.parallel([1, 2])
 def test_callbacks_are_told_of_a_run_that_is_stopped(graph, shared_path):
     notes = Notes()
@@ -340,11 +417,13 @@ def test_weights_are_saved_by_name(graph, shared_path):
     ({"optimizer": lambda it: torch.optim.SGD(it[:1], lr=1)}, "the optimizer does not hold first.bias"),
     ({"optimizer": lambda it: it}, "optimizer must be a function that makes a torch.optim.Optimizer from parameters"),
     ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS computes the loss several times per step"),
+    ({"optimizer": lambda it: Closure(it, lr=0.1)}, "Closure.step can't be called without arguments (missing"),
     ({"optimizer": torch.optim.AdamW, "quantize": "uniform"}, "quantize trains steps and widths at rates of their own"),
     ({"schedule": lambda it: None}, "schedule must be a function that makes one of torch's schedules"),
     ({"schedule": lambda it: torch.optim.lr_scheduler.OneCycleLR(it, 0.1, total_steps=20)},
      "OneCycleLR cycles the momentum, and the built-in Adam's stays"),
     ({"callbacks": [print]}, "callbacks must be hpcgnn.Callback's, found a builtin_function_or_method"),
+    ({"callbacks": None}, "callbacks must be hpcgnn.Callback's, found a NoneType"),
     ({"loss": "mse"}, "loss mse does not fit these labels, which are single-label; use cross_entropy"),
     ({"loss": "own"}, "this run's loss came from a program, and only that program has it"),
     ({"score": "r2"}, "score r2 does not fit synthetic, which is single-label; use accuracy"),
@@ -393,7 +472,8 @@ def test_a_program_goes_on_with_its_own_draws(graph, shared_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-STATES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
+STATES = {"no_grad": torch.no_grad, "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+          "inference_mode": torch.inference_mode,
           "float64": lambda: default_of(torch.set_default_dtype, torch.float64, torch.float32),
           "device": lambda: default_of(torch.set_default_device, "meta", None)}
 
@@ -405,9 +485,12 @@ def test_the_state_of_torch_that_the_caller_has_set_changes_nothing(graph, share
     expected = hpcgnn.fit(lambda: two(graph), graph, out=shared_path / "usual", **RUN)
     with STATES[state]():
         run = hpcgnn.fit(lambda: two(graph), graph, out=shared_path / "run", **RUN)
+        answers, evaluation = run.predict(gather=False), run.evaluate()
         assert torch.get_default_dtype() == (torch.float64 if state == "float64" else torch.float32)
         assert torch.is_inference_mode_enabled() == (state == "inference_mode")
     assert without_seconds(run.metrics) == without_seconds(expected.metrics)
+    np.testing.assert_array_equal(answers.logits, expected.predict(gather=False).logits)
+    assert evaluation == expected.evaluate()
 
 
 class Modes(hpcgnn.Callback):

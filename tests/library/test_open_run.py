@@ -9,6 +9,7 @@ import torch
 import torch_geometric.nn as pyg
 from mpi4py import MPI
 from reference_models import edge_index_of
+from torch_geometric.data import Data
 from training_setup import easy_graph, on_rank_zero, write_once
 
 import hpcgnn
@@ -80,3 +81,22 @@ def test_a_model_with_the_same_weights_and_other_answers_is_noticed(graph, share
     hpcgnn.fit(pyg.GraphSAGE(12, 256, 3, 4, aggr="max"), graph, out=shared_path / "run", **SETTINGS)
     with pytest.raises(CollectiveError, match=r"the model that was given to hpcgnn\.fit was another"):
         hpcgnn.open_run(shared_path / "run", graph)
+    hpcgnn.fit(make(), graph, out=shared_path / "relu", **SETTINGS)
+    with pytest.raises(CollectiveError, match=r"as it is given, has .*the model that was given to hpcgnn\.fit was"):
+        hpcgnn.open_run(shared_path / "relu", graph, model=make(act=torch.abs))
+
+
+def test_a_graph_of_fewer_columns_is_refused_for_an_own_model(graph, shared_path):
+    hpcgnn.fit(make(), graph, out=shared_path / "run", **SETTINGS)
+    whole = easy_graph()
+    hpcgnn.preprocess(
+        Data(
+            x=torch.from_numpy(whole.features[:, :7]),
+            y=torch.from_numpy(whole.labels).long(),
+            edge_index=edge_index_of(whole),
+        ),
+        parts=1,
+        out=shared_path / "fewer",
+    )
+    with pytest.raises(CollectiveError, match=r"trained on 12 columns of features, and .* has 7; give the source"):
+        hpcgnn.open_run(shared_path / "run", shared_path / "fewer", model=make(), other_graph=True)

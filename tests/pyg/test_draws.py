@@ -45,6 +45,8 @@ DRAWS = {
     "normal": (lambda x: torch.normal(torch.ones(len(x), WIDE), 2.0), stats.norm(1, 2).cdf),
     "normal of a size": (lambda x: torch.normal(0.0, 0.5, (len(x), WIDE)), stats.norm(0, 0.5).cdf),
     "uniform_": (lambda x: x.new_empty(len(x), WIDE).uniform_(-1, 3), stats.uniform(-1, 4).cdf),
+    "init.normal_": (lambda x: torch.nn.init.normal_(x.new_empty(len(x), WIDE), 2.0, std=3.0), stats.norm(2, 3).cdf),
+    "init.uniform_": (lambda x: torch.nn.init.uniform_(x.new_empty(len(x), WIDE), -1, 3), stats.uniform(-1, 4).cdf),
     "exponential_": (lambda x: x.new_empty(len(x), WIDE).exponential_(), stats.expon().cdf),
     "a distribution": (lambda x: torch.distributions.Normal(torch.zeros(len(x), WIDE), 1.0).rsample(), NORMAL),
     "three dimensions": (lambda x: torch.rand(len(x), 4, 10).flatten(1), UNIFORM),
@@ -60,6 +62,13 @@ def test_draws_are_those_of_one_rank_and_as_torch_distributes_them(whole_graph, 
     # Sixty rows are all different, and a fair draw is this far from its distribution once in 10^6 seeds.
     assert len(np.unique(found, axis=0)) == len(found)
     assert stats.kstest(found.ravel(), distribution).pvalue > 1e-6
+
+
+def test_a_layer_may_be_made_in_a_forward(whole_graph):
+    """Its first weights are drawn by functions that name all their arguments."""
+    graph = whole_graph(comm=MPI.COMM_SELF).graph
+    made = hpcgnn.distribute(Drawing(lambda x: torch.nn.Linear(x.shape[1], 7)(x)))
+    assert made(graph, graph.x).shape == (graph.num_inner, 7)
 
 
 @pytest.mark.parallel([1, 2])

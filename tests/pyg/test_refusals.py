@@ -25,6 +25,22 @@ class Around(torch.nn.Module):
         return self.conv(x, edge_index)
 
 
+class InAList(Around):
+    """Its second convolution is none of its modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.more = [pyg.GCNConv(5, 5)]
+
+    def forward(self, x, edge_index):
+        return self.more[0](self.conv(x, edge_index), edge_index)
+
+
+def compiled(module):
+    module.compile(backend="eager")
+    return module
+
+
 class OwnEdges(pyg.MessagePassing):
     def forward(self, x, edge_index):
         return self.propagate(edge_index, x=x)
@@ -124,6 +140,8 @@ def dynamic():
     (lambda: Around(beside=pyg.SumAggregation()), "SumAggregation at model.beside can't be distributed: pooling"),
     (lambda: Around(beside=torch.nn.AlphaDropout()), "AlphaDropout at model.beside can't be distributed: its draws"),
     (lambda: torch.nn.DataParallel(Around()), "DataParallel can't be distributed: hpcgnn shares the graph out itself"),
+    (lambda: compiled(Around()), "Around can't be distributed: hpcgnn must reach the convolutions; give the model"),
+    (lambda: Around(compiled(pyg.GraphConv(6, 5))), "GraphConv at model.conv can't be distributed: hpcgnn must reach"),
     (lambda: OwnEdges(), "OwnEdges at model can't be distributed: its message or update takes edge_index_j"),
     (lambda: Twice(), "Twice at model can't be distributed: its message takes both x and x_j"),
     (lambda: OwnEdgeUpdate(6, 5), "OwnEdgeUpdate at model can't be distributed: it has an edge_update of its own"),
@@ -188,6 +206,7 @@ class ReadsMask(Around):
     (ReadsMask, "ReadsMask's forward reads data.train_mask, which shards do not give it; it gets x, edge_index, n_id"),
     (AddsLoops, "the model reads or changes edge_index itself, by "),
     (Degrees, "the model reads or changes edge_index itself, by "),
+    (InAList, "the model calls a GCNConv that is none of its modules, so it would get no rows of other ranks"),
     (lambda: OtherWeights(pyg.GCNConv(6, 5)), "GCNConv was given edge weights that are not the graph's"),
     (InPlace, "InPlace changes its input in place"),
     (Pools, "Pools returns a tensor of shape (5,) for 60 nodes; it must have one row per node, (60, outputs)"),
