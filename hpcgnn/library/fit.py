@@ -56,7 +56,8 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
         takes (outputs, labels) of n rows and gives one value per row, (n,), or a number, as torch's losses do; it is
         applied to the rows of all ranks, see `hpcgnn.training.own_loss`. Or the name of a loss.
         Labels are (n,) int64 class ids, or (n, num_outputs) float32
-    score : function or str          takes (outputs, labels) of a split's rows on all ranks, gives a number; or a name
+    score : function or str          takes (outputs, labels) of a split's rows on all ranks, in the order of the source,
+                                     gives a number; or a name
     prefers_low : bool               a lower value of your own score is better
     optimizer : function or str      makes a torch optimizer from parameters, such as torch.optim.AdamW; or the name of
                                      a built-in one, by default adam, with `lr` and `weight_decay`

@@ -122,7 +122,8 @@ class Objective:
 
     def scores(self, comm: MPI.Comm, outputs: torch.Tensor, score: Score) -> list[float]:
         """Collective: the score of each split, nan without rows, from the outputs of all inner rows."""
-        return [score(comm, chosen_rows(outputs, self.rows[split]), self.labels[self.rows[split]]) for split in SPLITS]
+        return [score(comm, chosen_rows(outputs, rows), self.labels[rows], self.node_id[rows])
+                for rows in (self.rows[split] for split in SPLITS)]
 
     def score_by_chance(self, score: Score) -> float | None:
         """Collective: the test score that answers in random order have on average; None if it is not known."""

@@ -122,7 +122,7 @@ def soft_accuracy(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) 
     return accuracy(comm, outputs, targets.argmax(dim=1))
 
 
-ScoreFunction = Callable[[MPI.Comm, torch.Tensor, torch.Tensor], float]
+ScoreFunction = Callable[..., float]
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,10 @@ class Score:
             return "-"
         return f"{100 * value:.2f}" if self.is_share else f"{value:.4g}"
 
-    def __call__(self, comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:
-        return self.function(comm, outputs, labels)
+    def __call__(self, comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor,
+                 node_id: torch.Tensor | None = None) -> float:
+        """The score; a user's own gets the rows of all ranks in the order of `node_id`, (n,) int64."""
+        return self.function(comm, outputs, labels, *(() if self.task or node_id is None else (node_id,)))
 
 
 SCORES = {score.name: score for score in (
@@ -156,21 +158,25 @@ SOFT = "soft_cross_entropy"      # the loss of a regression with the probabiliti
 
 
 def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_low: bool) -> Score:
-    """A score of a user's function of (outputs, labels); rank 0 calls it on the host with the rows of all ranks.
+    """A score of a user's function of (outputs, labels); rank 0 calls it on the host with the rows of all ranks, in the
+    order of the source.
 
     Calling the score raises CollectiveError if the function fails.
     """
     name = getattr(function, "__name__", type(function).__name__)
 
-    def gathered(comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:
-        everyone = comm.gather((outputs.cpu(), labels.cpu()))
+    def gathered(comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor,
+                 node_id: torch.Tensor | None = None) -> float:
+        node_id = torch.arange(len(labels)) if node_id is None else node_id
+        everyone = comm.gather((outputs.cpu(), labels.cpu(), node_id.cpu()))
 
         def compute() -> float | None:
             if comm.rank:
                 return None
-            outputs, labels = (torch.cat(parts) for parts in zip(*everyone, strict=True))
+            outputs, labels, numbers = (torch.cat(parts) for parts in zip(*everyone, strict=True))
+            order = torch.argsort(numbers)
             try:
-                return float(function(outputs, labels)) if len(labels) else float("nan")
+                return float(function(outputs[order], labels[order])) if len(labels) else float("nan")
             except Exception as error:      # whatever the user's function does: the other ranks wait for its value
                 raise TrainingError(f"the score {name} fails: {type(error).__name__}: {error}") from error
 

@@ -98,6 +98,18 @@ def test_an_own_score_sees_the_rows_of_all_ranks_once(graph, shared_path):
     assert run.test_score == pytest.approx(1 - accuracy.test_score)
 
 
+@pytest.mark.parallel([1, 2, 3])
+def test_an_own_score_sees_rows_in_the_order_of_the_source(graph, shared_path):
+    """So it may look up what it knows of each node."""
+    dataset, seen = easy_graph(), []
+    hpcgnn.fit(two(graph), graph, out=shared_path / "run", **RUN,
+               score=lambda outputs, labels: seen.append(labels.numpy()) or 0.5)
+    masks = dataset.train_mask, dataset.val_mask, dataset.test_mask
+    for found, mask in zip(seen[-3:], masks, strict=False):      # rank 0 calls it
+        np.testing.assert_array_equal(found, dataset.labels[mask.astype(bool)])
+    assert len(seen) >= 3 or COMM.rank
+
+
 def test_an_own_score_of_no_row_is_nan():
     score = own_score(lambda outputs, labels: 1.0, prefers_low=False)
     assert np.isnan(score(MPI.COMM_SELF, torch.ones(0, 2), torch.ones(0)))
