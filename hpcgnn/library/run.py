@@ -129,6 +129,7 @@ class Run(FinishedRun):
     def evaluate(self) -> Evaluation:
         """Collective: score the model on the whole graph."""
         session = self.session
+        check_present(session.comm, "run.evaluate")
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
     @plain_torch()
@@ -151,6 +152,7 @@ class Run(FinishedRun):
         >>> dict(zip(answers.name, answers.prediction))      # on rank 0
         """
         comm, session = self.graph.comm, self.session
+        check_present(comm, "run.predict")
         part = together(comm, lambda: read_names(self.graph.shards, comm.rank, comm.size, session.info))
         answers = answer(comm, self.model, session.graph, part, session.info, embeddings, session.reading)
         return answers.gather(comm) if gather else answers
@@ -163,6 +165,7 @@ class Run(FinishedRun):
         ------
         CollectiveError      the file can't be written
         """
+        check_present(self.graph.comm, "run.save")
         tables = Tables(self.graph.comm, self.model)
         # A distributed model's weights are saved under the plain model's names.
         weights = tables.whole({"model": self.model.state_dict()}, Path(path).parent)["model"]

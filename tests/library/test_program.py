@@ -20,7 +20,7 @@ class Stop(hpcgnn.Callback):
             {deed}
 
 graph = hpcgnn.open(sys.argv[1])
-hpcgnn.fit("gcn", graph, layers=2, hidden=4, epochs=4, out=sys.argv[2], callbacks=[Stop()])
+run = hpcgnn.fit("gcn", graph, layers=2, hidden=4, epochs=4, out=sys.argv[2], callbacks=[Stop()])
 print("trained", graph.comm.rank)
 """
 DEEDS = {"stopped": "signal.raise_signal(signal.SIGTERM)",
@@ -35,6 +35,7 @@ def folder(tmp_path_factory):
         write(dataset, random_owner(dataset, parts), parts, made / f"p{parts}")
     for name, deed in {**DEEDS, "trained": "pass"}.items():
         (made / f"{name}.py").write_text(TRAIN.format(deed=deed))
+    (made / "left.py").write_text(f"{TRAIN.format(deed='pass')}if graph.comm.rank == 0:\n    run.predict()\n")
     return made
 
 
@@ -52,3 +53,9 @@ def test_an_exception_that_is_not_caught_ends_all_ranks_with_its_status(folder, 
     assert ended.status == status
     assert ended.stderr.count(words) == 1
     assert "trained" not in ended.stdout
+
+
+def test_a_rank_that_predicts_alone_does_not_wait_for_ever(folder):
+    ended = run_parallel_command(2, [sys.executable, "left.py", "p2", "left"], folder)
+    assert ended.status == 1
+    assert "has ended without coming to run.predict, where rank 0 waits; all ranks must make this call" in ended.stderr
