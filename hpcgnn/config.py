@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, find_method, name_of, users_of
-from hpcgnn.methods.method import NARROW_SUMS, Method
+from hpcgnn.methods.method import DIFFERENCES, NARROW_SUMS, Method
 from hpcgnn.methods.vanilla import Vanilla
 from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.registry import read_registry
@@ -86,7 +86,7 @@ NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} onl
 # Values of other settings that a setting's value can't be combined with; methods declare their own clashes.
 CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
     ("rematerialize", True): (
-        Clash("predict", "previous", "every row is kept at its receiver; choose one"),
+        Clash("predict", DIFFERENCES, "every row is kept at its receiver; choose one"),
         Clash("exchange", "alltoallv", "alltoallv brings the rows of all peers at once; use --set exchange=ring"),
         *(Clash("precision", precision, "sums would be rounded to 16 bits after every peer; use fp32")
           for precision in ("bf16", "fp16"))),
@@ -98,7 +98,7 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("device", "cuda", "rows are shared in the memory of the host; use nodes_aware=off")),
     ("pre_aggregation", "on"): (
         Clash("rematerialize", True, "sums do not come peer by peer; choose one"),
-        Clash("predict", "previous", "a sum is of masked rows, and masks change with every epoch; choose one"),
+        Clash("predict", DIFFERENCES, "a sum is of masked rows, and masks change with every epoch; choose one"),
         Clash("device", "cuda", "sums have been tried on the host alone; use pre_aggregation=off"),
         *(Clash("quantize", scheme, "quantized layers round rows one by one; choose one") for scheme in QUANTIZED)),
     ("residual", True): tuple(
@@ -237,8 +237,9 @@ class TrainConfig:
     method: Method = field(default_factory=Vanilla)
     overlap: bool = setting(True, "Aggregate rows that need no halo row while messages travel.", group=MESSAGES,
                             flag="none")
-    predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
-                           "(previous).", ("none", "previous"), group=MESSAGES, flag="none")
+    predict: str = setting("none", "What messages hold: rows (none), their difference from what the receiver has "
+                           "(previous), or the difference in exchanges with rows or gradients that were measured to "
+                           "change by less than they are (auto).", ("none", *DIFFERENCES), group=MESSAGES, flag="none")
     code: str = setting("auto", "How rows of 1 to 8 bits per value are coded. affine: in steps between the least and "
                         "the largest value. rotated: in steps about zero, after a random rotation that the receiver "
                         "undoes, with half the parameters and a smaller error at 1 bit, mostly also at 2. "

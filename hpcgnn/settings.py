@@ -131,14 +131,15 @@ class NamedClasses(Mapping[str, type]):
 
 @dataclass(frozen=True)
 class Clash:
-    """A value of another setting that an owner can't work with, the reason, and what to do."""
+    """A value, or a tuple of values, of another setting that an owner can't work with, the reason, and what to do."""
 
     setting: str
     value: Any
     reason: str
 
     def check(self, others: Mapping[str, Any], owner: str) -> None:
-        """Raise ConfigError if `others` has this value."""
-        if others[self.setting] == self.value:
-            found = self.setting if self.value is True else f"{self.setting} {self.value}"
+        """Raise ConfigError if `others` has such a value."""
+        value = others[self.setting]
+        if value in (self.value if isinstance(self.value, tuple) else (self.value,)):
+            found = self.setting if value is True else f"{self.setting} {value}"
             raise ConfigError(f"{owner} can't be used with {found}: {self.reason}")

@@ -161,7 +161,7 @@ class Arrival:
         self.traffic.quantize_seconds += time.perf_counter() - started
 
     def apply(self) -> None:
-        if not self.is_applied:
+        if self.table is not None and not self.is_applied:
             self.table.apply(self)
             self.is_applied = True
 

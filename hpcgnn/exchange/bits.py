@@ -38,6 +38,8 @@ class EpochPlan:
     # (layer, purpose) of exchanges that wait for their rows even so
     fresh: frozenset[tuple[int, int]] = frozenset()
     is_measured: bool = False                        # measure how far sent rows moved since earlier epochs
+    # (layer, purpose) of exchanges that send differences, if the kind of exchange picks some
+    differing: frozenset[tuple[int, int]] = frozenset()
     num_steps: int = 1                               # optimizer steps; each computes some of the rows
     by_row: bool = False                             # deal rows to steps one by one instead of in clusters
     # The first epoch in clusters after epochs of single rows: gradients grow, so Adam's moments start anew.
@@ -46,6 +48,10 @@ class EpochPlan:
     @property
     def in_clusters(self) -> bool:
         return self.num_steps > 1 and not self.by_row
+
+    def differs(self, layer: int, purpose: int) -> bool:
+        """Whether an exchange sends differences, if its kind picks some."""
+        return (layer, purpose) in self.differing
 
     def reads_stale(self, layer: int, purpose: int) -> bool:
         """Whether an exchange reads the rows of the epoch before."""

@@ -71,8 +71,10 @@ class Controller:
     """
 
     def __init__(self, comm: MPI.Comm, policy: WidthPolicy, asynchrony: str, descent_test: DescentTest | None = None,
-                 starts_wide: bool = False, most_motion: float = 0.0, steps: StepRule = ONE_STEP):
+                 starts_wide: bool = False, most_motion: float = 0.0, steps: StepRule = ONE_STEP,
+                 picks_differences: bool = False):
         self._comm, self._policy, self._asynchrony, self._test = comm, policy, asynchrony, descent_test
+        self._picks = picks_differences
         self._most_motion, self._steps = most_motion, steps
         self._first_base = policy.base_widths[-1 if starts_wide else 0]
         self._plan: EpochPlan | None = None
@@ -85,6 +87,7 @@ class Controller:
         self._is_held, self._kept = False, NO_ROWS
         self._sites: list[Site] | None = None
         self._fresh: frozenset[Site] = frozenset()
+        self._differing: frozenset[Site] = frozenset()
 
     @property
     def is_adaptive(self) -> bool:
@@ -96,7 +99,7 @@ class Controller:
 
     @property
     def measures(self) -> bool:
-        return self._asynchrony == MEASURED
+        return self._asynchrony == MEASURED or self._picks
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
         steps = self._steps.of_epoch(self._step_count, epoch)
@@ -105,7 +108,7 @@ class Controller:
         is_asynchronous = has_rows and self._asynchrony != NEVER and not self._is_held
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
                                self._policy.is_traced(epoch), self._fresh, self.measures,
-                               steps.count, steps.by_row, steps.is_turn)
+                               self._differing, steps.count, steps.by_row, steps.is_turn)
         return self._plan
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
@@ -128,7 +131,7 @@ class Controller:
             self._kept, self._sites = kept, None
         if self.measures:
             self._measure(movements or {})
-        if self.is_adaptive:
+        if self.is_adaptive or self.measures:
             self._decide(loss, seconds)
         # All ranks have the same loss, and decide alike.
         self._step_count = self._steps.observe(self._step_count, loss, share_inside)
@@ -152,7 +155,7 @@ class Controller:
         """Return the state for a checkpoint; only rank 0's is complete."""
         return {"descent": self._descent.as_dict(), "drift": self._drift.as_dict(), "floor": self._floor.as_dict(),
                 "trial": self._trial.as_dict(), "base": self.base, "is_held": self._is_held,
-                "fresh": sorted(self._fresh), "steps": self._step_count.as_dict()}
+                "fresh": sorted(self._fresh), "differing": sorted(self._differing), "steps": self._step_count.as_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; without `restore_rank` the next epoch is synchronous and solves widths anew."""
@@ -163,6 +166,7 @@ class Controller:
             self._trial = WidthTrial.from_dict(state["trial"])
             self.base, self._is_held = state["base"], state["is_held"]
             self._fresh = frozenset(map(tuple, state["fresh"]))
+            self._differing = frozenset(map(tuple, state.get("differing", ())))
         if "steps" in state:
             self._step_count = StepCount.from_dict(state["steps"])
 
@@ -204,14 +208,17 @@ class Controller:
     def _decide(self, loss: float, seconds: float) -> None:
         sites = self._sites or []
         # Decides the base width, whether the loss makes the next epoch synchronous, and per site whether it must be
-        # fresh.
-        answer = np.zeros(2 + len(sites), np.int64)
+        # fresh and whether it sends differences.
+        answer = np.zeros(2 + 2 * len(sites), np.int64)
         if self._comm.rank == 0:
-            answer[:2] = self._judge_loss(loss, seconds)
-            answer[2:] = [_is_gradient(site) or self._drift.at_most(site) > self._most_motion for site in sites]
+            answer[:2] = self._judge_loss(loss, seconds) if self.is_adaptive else (self.base, False)
+            answer[2::2] = [self._asynchrony == MEASURED and (
+                _is_gradient(site) or self._drift.at_most(site) > self._most_motion) for site in sites]
+            answer[3::2] = [self._picks and self._drift.changes_less(site) for site in sites]
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])
-        self._fresh = frozenset(site for site, is_fresh in zip(sites, answer[2:], strict=True) if is_fresh)
+        self._fresh, self._differing = (frozenset(site for site, is_so in zip(sites, of_sites, strict=True) if is_so)
+                                        for of_sites in (answer[2::2], answer[3::2]))
 
     def _judge_loss(self, loss: float, seconds: float) -> tuple[int, bool]:
         test, widths = self._test, self._policy.base_widths

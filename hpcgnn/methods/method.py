@@ -29,8 +29,8 @@ SENDS_SOME = Clash("nodes_aware", "on", "ranks of a node share rows that come in
 NARROW_SUMS = 8     # bits per value in sums of gradients beside messages of few bits
 KEEPS_ALL_PEERS = Clash("rematerialize", True, "the method keeps the rows of all peers from epoch to epoch; use "
                         "another method")
-NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row in every epoch; use another "
-                           "method")
+DIFFERENCES = ("previous", "auto")    # values of the setting `predict` with which messages may hold differences
+NOTHING_TO_PREDICT = Clash("predict", DIFFERENCES, "receivers don't get every row in every epoch; use another method")
 
 
 def narrow_sums(widths: Sequence[int]) -> int:
@@ -55,6 +55,7 @@ class MethodContext:
     control : ControlTraffic                         counts messages between ranks for decisions on widths
     steps : StepRule                                 number of steps per epoch
     num_epochs : int                                 epochs of the run, finished ones included when it is resumed
+    picks_differences : bool                         whether motion decides which exchanges send differences
     """
 
     comm: MPI.Comm
@@ -71,6 +72,7 @@ class MethodContext:
     control: ControlTraffic
     steps: StepRule
     num_epochs: int
+    picks_differences: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Method(ABC):
         from hpcgnn.methods.controller import Controller
 
         return Controller(context.comm, self.width_policy(context), self.rule(), self.loss_test(context),
-                          self.starts_wide(context), self.most_motion, context.steps)
+                          self.starts_wide(context), self.most_motion, context.steps, context.picks_differences)
 
 
 @dataclass(frozen=True)

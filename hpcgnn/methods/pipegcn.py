@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcgnn.methods.choosing import Pipelined
-from hpcgnn.methods.method import StoredRows
+from hpcgnn.methods.method import DIFFERENCES, StoredRows
 from hpcgnn.settings import Clash, setting
 
 if TYPE_CHECKING:
     from hpcgnn.exchange.kinds import ExchangeKind
 
-KEPT_TWICE = Clash("predict", "previous", "with smoothing, both keep the rows that arrive, in different ways; "
+KEPT_TWICE = Clash("predict", DIFFERENCES, "with smoothing, both keep the rows that arrive, in different ways; "
                    "choose one")
 
 

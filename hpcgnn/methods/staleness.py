@@ -42,6 +42,13 @@ class Drift:
         """Return an upper estimate of the motion: the estimate plus DEVIATIONS standard errors."""
         return self._share(site, DEVIATIONS)
 
+    def changes_less(self, site: Site) -> bool:
+        """Whether the change of a site's rows over one epoch, noise included, is smaller than the rows; False if
+        unknown.
+        """
+        squares, once, *_ = self.sums.get(site, (0.0, 0.0))
+        return once < squares
+
     def _share(self, site: Site, deviations: float) -> float:
         if site not in self.sums:
             return math.inf

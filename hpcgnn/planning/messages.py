@@ -101,10 +101,10 @@ def read_method(text: str) -> dict[str, Any]:
 
 def messages_of(name: str, config: TrainConfig, size: ModelSize) -> Messages:
     """The messages of a training; ConfigError if they can't be planned in epochs of several steps."""
-    method, predicts = config.method, config.predict == "previous"
+    method, predicts = config.method, config.predict != "none"
     keeps, skips = isinstance(method, Pipelined) or predicts, isinstance(method, Sancus)
     if size.num_steps > 1 and (keeps or skips):
-        what = "predict previous" if predicts else name
+        what = f"predict {config.predict}" if predicts else name
         raise ConfigError(f"{what} keeps gradients that come late from step to step, or rows, which hpcgnn plan does "
                           "not count; plan it with one step, or run hpcgnn train --dry-run")
     stored, is_own = 8 * size.item_bytes, config.code == "auto"
@@ -115,7 +115,7 @@ def messages_of(name: str, config: TrainConfig, size: ModelSize) -> Messages:
         name, bits, None if least == bits else least, method.share if isinstance(method, BNS) else 1.0,
         method.rule() == "always", keeps or skips, tables_sent=predicts + skips,
         tables_received=predicts + (isinstance(method, PipeGCN) and method.smoothing > 0),
-        measures_motion=method.rule() == "measured", overlaps=config.overlap,
+        measures_motion=method.rule() == "measured" or config.predict == "auto", overlaps=config.overlap,
         rotated=ROTATED[method.own_code() if is_own else config.code], least_rotated=LEAST_ROTATED if is_own else 1)
 
 

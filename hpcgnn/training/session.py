@@ -208,7 +208,7 @@ class Session:
         return MethodContext(self.comm, self.plan, self.graph, halo_squares, self.importance,
                              storage_bits(config.precision), traits.num_layers, traits.reduction, traits.attends,
                              FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic(),
-                             self._step_rule(), config.epochs)
+                             self._step_rule(), config.epochs, config.predict == "auto")
 
     def begin_labels(self, seed: int, epoch: int) -> Objective:
         """Collective: the objective of an epoch; if labels are inputs, its own are hidden until `end_labels`."""
@@ -351,7 +351,7 @@ class Exchanges:
         if node is not None:
             plan, reach = node.plan, reach and node.reach(comm, reach)
         kind = config.method.exchange()
-        kind = kind.predicting() if config.predict == "previous" else kind
+        kind = kind if config.predict == "none" else kind.predicting(picks=config.predict == "auto")
         plain: HaloExchange | Around = HaloExchange(comm, plan, UniformBits(full_bits), wire, coding, reach, kind)
         if config.precision == "fp16" and kind.keeps_state:
             plain = Unscaled(plain)

@@ -81,9 +81,9 @@ class Epochs:
         value = VALUES * epoch + self.graph.node_id % VALUES
         return torch.from_numpy(np.repeat(value[:, None], dim, axis=1).astype(np.float32))
 
-    def begin(self, epoch, bit_plan, is_asynchronous=False, is_traced=False):
+    def begin(self, epoch, bit_plan, is_asynchronous=False, is_traced=False, differing=frozenset()):
         """Start an epoch of training."""
-        self.exchange.begin_epoch(EpochPlan(bit_plan, is_asynchronous, is_traced))
+        self.exchange.begin_epoch(EpochPlan(bit_plan, is_asynchronous, is_traced, differing=differing))
         self.graph.begin_forward(SEED, epoch, is_training=True)
 
     def there_and_back(self, rows, gradient):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -105,6 +107,27 @@ def test_a_missed_epoch_resets_both_sides(cut):
     fresh.begin(5, UniformBits(2))
     expected = fresh.there_and_back(rows, rows)
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("is_pipelined", [False, True])
+def test_an_exchange_that_is_not_picked_sends_rows_and_one_that_is_begins_anew(cut, is_pipelined):
+    """Epochs without differences have the rows of `Fresh`, the others those of a training that has only them."""
+    pieces = cut("directed", COMM.size)
+    picked = partial((PIPELINED if is_pipelined else SYNCHRONOUS), picks=True)
+    picking, fresh, predicting = (Epochs(COMM, pieces, kind) for kind in (picked, Fresh, SYNCHRONOUS))
+    expected = None
+    for epoch, (does_differ, is_asynchronous) in enumerate([
+            (0, 0), (1, 0), (1, 1), (0, 0), (1, 1), (1, 0), (0, 1), (0, 1), (1, 0), (1, 1), (0, 1), (1, 1)]):
+        is_asynchronous = bool(is_asynchronous and is_pipelined)
+        other, before = predicting if does_differ else fresh, expected
+        rows = moving_rows(picking, epoch)
+        for epochs in (picking, other):
+            differing = frozenset({(0, FORWARD)} if does_differ else ())
+            epochs.begin(epoch, UniformBits(1), is_asynchronous and epochs is picking, differing=differing)
+        found, expected = (epochs.there_and_back(rows, rows)[0] for epochs in (picking, other))
+        assert torch.equal(found, before if is_asynchronous else expected)
+    picking.exchange.forget()
 
 
 @pytest.mark.parallel([1, 2, 3])

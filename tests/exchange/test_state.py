@@ -24,13 +24,17 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
 KINDS = {"pipelined": Kept, "smoothed": partial(Kept, smoothing=0.7), "predicted": Fresh().predicting,
-         "pipelined and predicted": Kept().predicting, "skipped": partial(Skipped, 0.3, 3)}
+         "pipelined and predicted": Kept().predicting, "pipelined and picked": partial(Kept().predicting, picks=True),
+         "skipped": partial(Skipped, 0.3, 3)}
 # What travels, is counted, or belongs to the whole exchange.
 UNSAVED = (".transfer", ".rounds", "._turn", ".received", "._sender", ".traffic", ".streams")
 IS_ASYNCHRONOUS = (False, True, True, False, False, True, True)
 
 
 BOTH = frozenset({FORWARD, BACKWARD})
+# Exchanges that send differences, by epoch, of a kind that picks them.
+DIFFERING = [frozenset((0, purpose) for purpose in purposes) for purposes in (
+    (), (FORWARD,), (FORWARD, BACKWARD), (BACKWARD,), (), (FORWARD, BACKWARD), (FORWARD,))]
 
 
 @pytest.fixture(params=KINDS)
@@ -45,7 +49,8 @@ def walk(epochs, first, last, kind, after=lambda epoch: None, fixed_bits=32):
     for epoch in range(first, last):
         is_fixed = kind == "skipped"      # a layout that changed would not fit what was skipped
         epochs.begin(epoch, UniformBits(fixed_bits) if is_fixed else ChangingBits(epoch),
-                     kind in ("pipelined", "smoothed", "pipelined and predicted") and IS_ASYNCHRONOUS[epoch])
+                     kind not in ("predicted", "skipped", "fresh") and IS_ASYNCHRONOUS[epoch],
+                     differing=DIFFERING[epoch])
         random = np.random.default_rng(100 + epoch // 2)     # every other epoch's rows have not moved
         rows = random.standard_normal((len(epochs.graph.node_id), 5)).astype(np.float32)
         read.append(epochs.there_and_back(torch.from_numpy(rows), torch.from_numpy(rows[::-1].copy())))
@@ -183,7 +188,7 @@ def test_every_kind_of_memory_must_say_how_it_is_saved():
     assert issubclass(KeptMessages, Stateful) and issubclass(Broadcaster, Stateful)
     # What a kind keeps lies in `_kept`, and nowhere else.
     assert set(vars(Skipped(0.3, 3))) == {"_change", "_staleness", "_kept"}
-    assert set(vars(Kept())) == {"_max_age", "_smoothing", "_predicts", "_plan", "_kept"}
+    assert set(vars(Kept())) == {"_max_age", "_smoothing", "_predicts", "_picks", "_plan", "_kept"}
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [3], [2, 0, 4], [0, 0]])

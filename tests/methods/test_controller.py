@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -184,6 +185,27 @@ def measured(scripted, most_motion=0.1):
         seen.append((share, sorted(site for site in sums if not plan.reads_stale(*site))))
     assert len(set(map(str, COMM.allgather(seen)))) == 1
     return seen
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("asynchrony", ["never", "always"])
+def test_exchanges_that_change_by_less_than_they_are_send_differences(asynchrony):
+    """As the sums of all ranks say, from the epoch after the first that has some; a restored one picks alike."""
+    calm, wild = (100.0, 99.0, 99.0, 0.0), (100.0, 101.0, 101.0, 0.0)
+    controller = Controller(COMM, ScriptedPolicy((1,)), asynchrony, picks_differences=True)
+    seen = []
+    for epoch in range(4):
+        plan = controller.plan(0, epoch)
+        seen.append(sorted(plan.differing))
+        sums = {(1, 0): ROWS if epoch < 2 else calm, (1, 1): ROWS if epoch < 2 else wild}
+        movements = {site: np.array(values) / COMM.size for site, values in sums.items()}
+        controller.observe(1.0, 1.0, {}, movements if COMM.rank or COMM.size == 1 else {})
+        assert plan.is_measured and plan.reads_stale(1, 1) == (asynchrony == "always" and epoch > 0)
+    assert seen == [[], [], [], [(1, 0)]]
+    assert len(set(map(str, COMM.allgather(seen)))) == 1
+    restored = Controller(COMM, ScriptedPolicy((1,)), "never", picks_differences=True)
+    restored.restore(json.loads(json.dumps(controller.state())))
+    assert restored.plan(0, 4).differing == frozenset({(1, 0)})
 
 
 @pytest.mark.parallel([1, 2, 3])

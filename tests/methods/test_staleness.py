@@ -54,6 +54,14 @@ def test_noise_is_no_motion(noise):
     assert drift_of(rows) == pytest.approx(speed, rel=0.15)
 
 
+@pytest.mark.parametrize("noise, is_less", [(0.0, True), (0.5, True), (0.9, True), (1.1, False), (3.0, False)])
+def test_rows_change_by_less_than_they_are_while_their_noise_is_below_them(noise, is_less):
+    """The squares are 1 + noise**2, of the change 2 noise**2: less while noise is below 1."""
+    drift = drift_after(moving(0.0, noise, num_epochs=10))
+    assert drift.changes_less(SITE) == is_less
+    assert not drift.changes_less(OTHER)
+
+
 def test_motion_that_noise_hides_may_be_there():
     """An estimate that noise has made 0 is no proof: of 200 seeds the bound misses the motion in fewer than 1 of 20,
     where two standard errors leave 1 of 44.

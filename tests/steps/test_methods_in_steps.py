@@ -167,11 +167,11 @@ def test_a_sample_is_sent_and_all_other_rows_are_read_as_they_were(shards):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("predict", ["none", "previous"])
+@pytest.mark.parametrize("predict", ["none", "previous", "auto"])
 @pytest.mark.parametrize("steps", ["4", "rows:4", "auto"])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_learns_in_steps(shards, shared_path, monkeypatch, method, steps, predict):
-    if predict == "previous" and method in ("bns", "sancus"):
+    if predict != "none" and method in ("bns", "sancus"):
         predict = "none"
     monkeypatch.setattr("hpcgnn.steps.clusters.LABELED_ROWS_A_STEP", 30)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)

@@ -29,6 +29,7 @@ METHOD_SETTINGS = {
 VARIANTS = {
     "plain": ({}, METHODS),
     "predict": ({"predict": "previous"}, ["vanilla", "sylvie", "adaqp"]),
+    "pick": ({"predict": "auto"}, ["uniform", "joint"]),
     "smoothing": ({"smoothing": 0.6}, ["pipegcn"]),
     "integers": ({"quantize": "uniform"}, ["sylvie", "sancus"]),
     "degree-aware": ({"quantize": "degree-aware"}, ["joint"]),

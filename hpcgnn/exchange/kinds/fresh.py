@@ -18,5 +18,5 @@ class Fresh(ExchangeKind):
     def in_steps(self) -> Fresh:
         return self
 
-    def predicting(self) -> Kept:
-        return Kept(is_pipelined=False, predicts=True)
+    def predicting(self, picks: bool = False) -> Kept:
+        return Kept(is_pipelined=False, predicts=True, picks=picks)

@@ -180,9 +180,9 @@ class KeptInSteps(RememberingKind[MessagesInSteps]):
     `max_age` and `smoothing` are for whoever writes arrived rows to the history.
     """
 
-    def __init__(self, max_age: int, smoothing: float, predicts: bool):
+    def __init__(self, max_age: int, smoothing: float, predicts: bool, picks: bool = False):
         super().__init__()
-        self.max_age, self.smoothing, self._predicts = max_age, smoothing, predicts
+        self.max_age, self.smoothing, self._predicts, self._picks = max_age, smoothing, predicts, picks
         self._plan: EpochPlan | None = None
 
     def in_steps(self) -> KeptInSteps:
@@ -197,7 +197,7 @@ class KeptInSteps(RememberingKind[MessagesInSteps]):
         return self._plan is not None and self._plan.reads_stale(layer, purpose)
 
     def movements(self) -> dict[tuple[int, int], torch.Tensor]:
-        if self.max_age == 0:
+        if self.max_age == 0 and not self._picks:
             return {}
         sums: dict[tuple[int, int], torch.Tensor] = {}
         for (layer, purpose, _), kept in self._kept.items():
@@ -208,9 +208,10 @@ class KeptInSteps(RememberingKind[MessagesInSteps]):
         kept, key = self._at(sender, outgoing.place), outgoing.key
         if self._plan is not None and self._plan.is_measured:
             kept.moved.note(outgoing.rows, outgoing.messages, key.epoch)
-        encoding = partial(encode_difference, sent=kept.table.sent) if self._predicts else encode
+        table = None if self._picks and not self._plan.differs(*outgoing.place[:2]) else kept.table
+        encoding = encode if table is None else partial(encode_difference, sent=table.sent)
         kept.last = sender.send(outgoing, kept.next_arena(), encoding, is_open=self.reads_stale(*outgoing.place[:2]))
-        kept.last.table = kept.table
+        kept.last.table = table
         return kept.last
 
     def _new(self, sender: Sender, purpose: int) -> MessagesInSteps:

@@ -24,20 +24,21 @@ class Kept(RememberingKind[KeptMessages]):
     """Send all rows; asynchronous epochs, if `is_pipelined`, read the last epoch's rows while their own rows travel.
 
     `smoothing` is the weight of the past in a running mean of received rows; 0: no mean. With `predicts`, messages hold
-    the difference from the receiver's rows.
+    the difference from the receiver's rows; with `picks`, those of the exchanges that the epoch's plan names.
     """
 
-    def __init__(self, is_pipelined: bool = True, smoothing: float = 0.0, predicts: bool = False):
+    def __init__(self, is_pipelined: bool = True, smoothing: float = 0.0, predicts: bool = False,
+                 picks: bool = False):
         super().__init__()
         self._max_age = 1 if is_pipelined else 0
-        self._smoothing, self._predicts = smoothing, predicts
+        self._smoothing, self._predicts, self._picks = smoothing, predicts, picks
         self._plan: EpochPlan | None = None
 
     def in_steps(self) -> KeptInSteps:
-        return KeptInSteps(self._max_age, self._smoothing, self._predicts)
+        return KeptInSteps(self._max_age, self._smoothing, self._predicts, self._picks)
 
-    def predicting(self) -> Kept:
-        return Kept(self._max_age > 0, self._smoothing, predicts=True)
+    def predicting(self, picks: bool = False) -> Kept:
+        return Kept(self._max_age > 0, self._smoothing, predicts=True, picks=picks)
 
     def begin_epoch(self, plan: EpochPlan) -> None:
         if self._max_age == 0:
@@ -45,7 +46,7 @@ class Kept(RememberingKind[KeptMessages]):
         self._plan = plan
 
     def movements(self) -> dict[tuple[int, int], torch.Tensor]:
-        if self._max_age == 0:
+        if self._max_age == 0 and not self._picks:
             return {}
         sums: dict[tuple[int, int], torch.Tensor] = {}
         for (layer, purpose, _), kept in self._kept.items():
@@ -59,11 +60,12 @@ class Kept(RememberingKind[KeptMessages]):
                               "were sent before it; the first epoch must be synchronous")
         if self._plan is not None and self._plan.is_measured:
             kept.movement.note(outgoing.rows, outgoing.messages.send_index)
-        encoding = partial(encode_difference, sent=kept.table.sent) if self._predicts else encode
+        table = None if self._picks and not self._plan.differs(*outgoing.place[:2]) else kept.table
+        encoding = partial(encode_difference, sent=table.sent) if isinstance(table, PredictedRows) else encode
         if isinstance(kept.table, SmoothedRows) and outgoing.rows.dtype == torch.float16:
             kept.table.decoded = torch.float16
         sent = sender.send(outgoing, kept.next_arena(), encoding, is_open=is_stale)
-        sent.table = kept.table
+        sent.table = table
         # A stale exchange reads last epoch's messages. In a fresh one the table first learns those, then the new ones.
         before, kept.last = kept.last, sent
         if not is_stale:

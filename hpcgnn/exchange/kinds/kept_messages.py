@@ -59,6 +59,7 @@ class KeptMessages(Stateful):
 
     def state(self) -> State:
         return {"flight": {} if self.last is None else self.last.state(),
+                "is_in_table": self.last is not None and self.last.table is not None,
                 "table": {} if self.table is None else self.table.state(), "movement": self.movement.state()}
 
     def restore(self, state: State, device: torch.device) -> None:
@@ -68,7 +69,7 @@ class KeptMessages(Stateful):
             incoming = plan.boundary if self._is_gradient else plan.halo
             self.last = restored_arrival(state["flight"], plan.peers, incoming, self.next_arena(),
                                          self._sender.training, self._sender.transport.streams)
-            self.last.table = self.table
+            self.last.table = self.table if state.get("is_in_table", True) else None
         if self.table is None:
             return
         self.table.restore(state["table"], device)

@@ -49,9 +49,10 @@ class ExchangeKind(ABC):
         """Whether an exchange of this epoch reads rows that came earlier, while its own rows travel."""
         return False
 
-    def predicting(self) -> ExchangeKind:
+    def predicting(self, picks: bool = False) -> ExchangeKind:
         """Return the same kind with messages that hold differences from what receivers have.
 
+        With `picks`, only exchanges that an epoch's plan names send differences.
         Raises ConfigError if receivers don't get every row in every epoch.
         """
         raise ConfigError(f"exchanges of kind {type(self).__name__} can't predict rows from the epoch before")
