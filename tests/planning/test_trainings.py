@@ -158,9 +158,9 @@ SETTINGS = [
     ("vanilla", {"clusters": 6}),
     ("vanilla", {"clusters": 9, "batch_size": 3, "between_clusters": True, "model": "gcn"}),
     ("vanilla", {"quantize": "uniform"}), ("uniform:8", {"quantize": "degree-aware", "model": "gat"}),
-    ("vanilla", {"quantize": "degree-quant", "model": "gin"})]
+    ("vanilla", {"quantize": "degree-quant", "model": "gin"}), ("uniform:2", {"predict": "auto"})]
 # Each setting with one method and model; the others are with --all.
-SHORT = [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 19, 21, 22, 24, 26]
+SHORT = [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 19, 21, 22, 24, 26, 28]
 
 
 def test_one_rank_sends_no_sums(shared_path):  # noqa: F811
@@ -181,7 +181,9 @@ def test_a_plan_of_a_setting_has_the_bytes_of_the_training(shared_path, method, 
         assert [record["sent_bytes_sums"] for record in metrics] == pytest.approx([planned.sent.sums] * 2, rel=0.02)
     state = planned.memory["method_state"].max() / 2      # and a copy for a checkpoint
     sent = planned.sent.total / 2 * planned.messages.keeps      # the run counts the messages that it has sent, too
-    assert state - PADDING <= summary["method_state_bytes"] <= state + sent + PADDING
+    assert summary["method_state_bytes"] <= state + sent + PADDING
+    # Copies of rows are made by the first message with differences, and these trainings measure no change yet.
+    assert more.get("predict") == "auto" or state - PADDING <= summary["method_state_bytes"]
 
 
 def test_one_part_sends_no_sums():
