@@ -63,8 +63,9 @@ class GraphDataset:
     node_types : tuple of (str, int)         types of nodes, each with its number of nodes; nodes are numbered type by
                                              type; empty without types
     type_columns : tuple of int              columns of features of each type, side by side; empty if types share them
-    relation_columns : tuple of int          columns of edge_attr of each relation, side by side; relations beyond are
-                                             the reverses of these, with the same columns; empty if all share them
+    relation_columns : tuple of int          columns of edge_attr of each relation, side by side, or the same ones for
+                                             each relation that has any; relations beyond are the reverses of these,
+                                             with the same columns; empty if all share all columns
     feature_names : tuple of str             names of the columns of features in the source, in order; empty without
     node_name : (num_nodes,) int64 or str objects    ids in the source; None if these are 0..num_nodes - 1
     class_names : tuple of str               by class id; empty if the source has numbers

@@ -139,7 +139,7 @@ class GivenGraph:
     edge_attr : (num_edges,) or (num_edges, num_edge_features) numbers, or None
     node_types : tuple of (str, int) types of nodes, each with its number of nodes, which are numbered one after another
     type_columns : tuple of int      columns of features of each type, side by side; empty if types share columns
-    relation_columns : tuple of int  columns of edge_attr of each relation, side by side; empty if all share them
+    relation_columns : tuple of int  columns of edge_attr of each relation, see `GraphDataset`
     val_links, test_links : held-out links, of each what `links_of` takes, with ids as edges have them; or None
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways

@@ -468,7 +468,7 @@ def _attributes(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str
         if part is not None:
             found[row:row + len(part), column:column + width] = part
         row, column = row + _num_edges(kind), 0 if is_shared else column + width
-    return found, tuple(dict.fromkeys(key for key in keys if key)), () if is_shared else tuple(widths)
+    return found, tuple(dict.fromkeys(key for key in keys if key)), () if len(set(widths)) == 1 else tuple(widths)
 
 
 def _numbers_of(typed: Typed, kind: Kind, values: Any, what: str) -> np.ndarray:

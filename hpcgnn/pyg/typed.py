@@ -65,7 +65,8 @@ class NodeTypes:
             nodes[name] = range(first, first + count)
             columns[name] = slice(None) if width is None else slice(column, column + width)
             first, column = first + count, column + (width or 0)
-        ends = np.cumsum(info.relation_columns).tolist()
+        is_shared = max(info.relation_columns, default=0) == info.num_edge_features      # by relations that have any
+        ends = info.relation_columns if is_shared else np.cumsum(info.relation_columns).tolist()
         own = [slice(end - width, end) for end, width in zip(ends, info.relation_columns, strict=True)] or [slice(None)]
         return cls(nodes, columns, info.edge_kinds,
                    tuple(own[number % len(own)] for number in range(len(info.edge_kinds))))

@@ -145,8 +145,9 @@ class GraphInfo:
     node_types : tuple of (str, int)   types of nodes, each with its number of nodes; global ids are numbered type
                                        after type; empty without types
     type_columns : tuple of int        columns of features of each type, side by side; empty if types share columns
-    relation_columns : tuple of int    columns of edge_attr of each relation, side by side; relations beyond are the
-                                       reverses of these, with the same columns; empty if relations share columns
+    relation_columns : tuple of int    columns of edge_attr of each relation, side by side, or the same ones for each
+                                       relation that has any; relations beyond are the reverses of these, with the same
+                                       columns; empty if all relations share all columns
     feature_names : tuple of str       columns of features in the source, in order, of which one may hold vectors;
                                        empty if they have no names
     """

@@ -102,7 +102,8 @@ def _faults_of_types(info: GraphInfo) -> Iterator[str]:
         yield f"has type_columns that are not {info.num_features} columns, shared out among its types of nodes"
     if info.relation_columns and (len(info.relation_names) % len(info.relation_columns)
                                   or any(type(count) is not int or count < 0 for count in info.relation_columns)
-                                  or sum(info.relation_columns) != info.num_edge_features):
+                                  or (sum(info.relation_columns) != info.num_edge_features
+                                      and set(info.relation_columns) != {0, info.num_edge_features})):
         yield f"has relation_columns that are not {info.num_edge_features} columns, shared out among its relations"
 
 

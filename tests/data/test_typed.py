@@ -205,7 +205,10 @@ def test_attributes_of_one_width_share_columns_and_of_several_widths_have_their_
     data["paper", "to", "venue"].edge_attr = torch.tensor([[7.0, 8], [9, 10]])
     np.testing.assert_array_equal(graph_of(data).edge_attr, [[0, 1], [2, 3], [4, 5], [0, 0], [0, 0], [0, 0], [7, 8],
                                                             [9, 10]])
+    assert graph_of(data).relation_columns == (2, 0, 2)      # the second kind has none
+    data["author", "writes", "paper"].edge_attr = torch.ones(3, 2)
     assert graph_of(data).relation_columns == ()
+    del data["author", "writes", "paper"].edge_attr
     data["paper", "to", "venue"].edge_attr = torch.tensor([[7.0], [9]])
     np.testing.assert_array_equal(graph_of(data).edge_attr, [
         [0, 1, 0], [2, 3, 0], [4, 5, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 7], [0, 0, 9]])

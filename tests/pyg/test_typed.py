@@ -207,6 +207,16 @@ def test_a_kind_of_edge_has_its_own_attributes_if_kinds_differ(opened):
         (-1, -1), 8, edge_dim=columns.get(kind), add_self_loops=False)) for _ in range(2)]), data, "edge_attr")
 
 
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_kind_of_edge_without_attributes_has_a_convolution_that_takes_none(opened, number):
+    torch.manual_seed(4)
+    columns = dict.fromkeys([("author", "writes", "paper"), ("paper", "cites", "paper")][:number], 3)
+    assert_equals_pyg(opened, OfAttributes([hetero_conv(
+        lambda kind: pyg.GATv2Conv((-1, -1), 8, edge_dim=3, add_self_loops=False) if kind in columns else
+        pyg.SAGEConv((-1, -1), 8)) for _ in range(2)]), hetero(has_attributes=True, columns=columns), "edge_attr")
+
+
 class Plain(torch.nn.Module):
     """A model for `to_hetero`."""
 
