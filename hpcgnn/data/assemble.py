@@ -274,6 +274,8 @@ def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...],
         raise DatasetError(f"{dataset.name} has {dataset.num_nodes} nodes, and its types have "
                            f"{sum(count for _, count in node_types)}; expected the same number")
     (nodes, *rest), (names, counts) = dataset.cleaning.read.lines, zip(*node_types, strict=True)
+    if dataset.held_out is not None:
+        _check_types_of_links(dataset, names, np.repeat(np.arange(len(counts)), counts))
     shown = _counts(names, np.array(counts))
     lines = [nodes, ("types", f"{len(node_types):,}, numbered one after another: {shown}"), *rest]
     is_labeled = dataset.train_mask | dataset.val_mask | dataset.test_mask
@@ -285,6 +287,23 @@ def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...],
     type_columns = type_columns if sum(type_columns) == dataset.features.shape[1] else ()
     return replace(dataset, node_types=node_types, type_columns=type_columns,
                    relation_columns=relation_columns, cleaning=report)
+
+
+def _check_types_of_links(dataset: GraphDataset, names: Sequence[str], type_of: np.ndarray) -> None:
+    """Raise DatasetError for a held-out link between types that no edge of its relation joins, if it has edges."""
+    held, target = dataset.held_out, np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
+    relation, of = (0, np.zeros(len(held), int)) if dataset.edge_type is None else (dataset.edge_type, held[:, 3])
+    joined = np.zeros((len(dataset.relation_names) or 1, len(names), len(names)), bool)
+    joined[relation, type_of[dataset.indices], type_of[target]] = True
+    source, end = type_of[held[:, 0]], type_of[held[:, 1]]
+    lost = np.flatnonzero(~joined[of, source, end] & joined.any((1, 2))[of])
+    if len(lost):
+        one = lost[0]
+        known = " or ".join(f"{names[first]} to {names[last]}" for first, last in np.argwhere(joined[of[one]]))
+        of_relation = f" of {dataset.relation_names[of[one]]}" if dataset.relation_names else ""
+        raise DatasetError(f"{dataset.name} has a held-out link{of_relation} from {names[source[one]]} to "
+                           f"{names[end[one]]}, and its edges go from {known}; swap the columns of source and target, "
+                           "or leave such links out")
 
 
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:

@@ -447,6 +447,20 @@ def test_a_typed_graph_that_can_not_be_read_is_a_sentence(data, choices, sentenc
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kinds", [1, 3])
+def test_held_out_links_lead_from_and_to_the_types_of_their_relation(kinds):
+    data = hetero()
+    for kind in [kind for kind in data.edge_types if kind[1] != "writes"][:3 - kinds]:
+        del data[kind]
+    relation = [["author__writes__paper"]] if kinds > 1 else []
+    links = (["author:0"], *relation, ["paper:3"]), (["paper:3"], *relation, ["author:0"])
+    given = graph_of(data, labels="paper")
+    assert len(finish_dataset(given, SourceOptions(val_links=links[0])).held_out) == 1
+    with pytest.raises(DatasetError, match=r"a held-out link.* from paper to author, and its edges go from author to "
+                                           "paper; swap the columns"):
+        finish_dataset(given, SourceOptions(val_links=links[1]))
+
+
 def test_events_with_times_are_refused():
     from torch_geometric.data import TemporalData
 
