@@ -20,7 +20,7 @@ from hpcgnn.data.edges import read_links
 from hpcgnn.data.hold_out import relations_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.options import SourceOptions
-from hpcgnn.errors import CheckpointError, ConfigError
+from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
 from hpcgnn.links.decoders import in_float64
 from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import SOURCES, TARGETS, Question, questions_of
@@ -144,6 +144,8 @@ def write_pairs(run: FloatRun, answers: Answers, pairs: Path, path: Path) -> Non
         return np.stack([*ends, relation], axis=1)
 
     ends = comm.bcast(together(comm, read))
+    if info.node_types:
+        _check_types(run, ends, pairs)
     owned = np.flatnonzero(np.isin(ends[:, 0], part.inner_id))
     order = np.argsort(part.inner_id)
     row = order[np.searchsorted(part.inner_id, ends[owned, 0], sorter=order)]
@@ -189,6 +191,20 @@ def _linked_kinds(comm: MPI.Comm, run: FloatRun, kinds: np.ndarray, num_kinds: i
     found[(target, source) if asked == SOURCES else (source, target)] = True
     comm.Allreduce(MPI.IN_PLACE, found, MPI.LOR)
     return found
+
+
+def _check_types(run: FloatRun, ends: np.ndarray, pairs: Path) -> None:
+    """Collective: refuse pairs, (n, 3) sources, targets and relations, of types that no edge of the relation joins."""
+    comm, info, types = run.session.comm, run.session.info, run.session.info.node_types
+    found = np.unique(np.column_stack([ends[:, 2], info.type_of(ends[:, 0]), info.type_of(ends[:, 1])]), axis=0)
+    for relation in np.unique(found[:, 0]).tolist():
+        joined = _linked_kinds(comm, run, *_kinds_of(run), TARGETS, relation)
+        for source, target in found[found[:, 0] == relation, 1:].tolist():
+            if joined.any() and not joined[source, target]:
+                known = " or ".join(f"{types[first][0]} to {types[last][0]}" for first, last in np.argwhere(joined))
+                of = f" of {info.relation_names[relation]}" if info.relation_names else ""
+                raise CollectiveError(f"{pairs} has a pair{of} from {types[source][0]} to {types[target][0]}, and "
+                                      f"edges go from {known}; swap the columns, or leave such pairs out")
 
 
 def _names_of_all(comm: MPI.Comm, answers: Answers) -> np.ndarray | None:

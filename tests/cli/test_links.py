@@ -165,6 +165,11 @@ def test_the_best_links_of_a_kind_of_edge_join_its_types(hpcgnn, shared_path):
             assert found & known <= {("user:0", "item:3")} and len(found) == len(table)
             assert most == 4 or len(found) == 20 * 19 - sum(u != v for u, v in known)
         COMM.barrier()
+    pairs = shared_path / "pairs.csv"
+    for line, status in (("user:3,user__buys__item,item:4", 0), ("item:4,user__buys__item,user:3", 1)):
+        on_rank_zero(COMM, lambda line=line: pairs.write_text(f"source,relation,target\n{line}\n"))
+        found, _, error = hpcgnn("predict", run, shards, "--pairs", pairs, "--out", out)
+        assert found == status and (not status or "from item to user, and edges go from user to item" in error)
 
 
 @pytest.mark.parallel(2)
