@@ -47,7 +47,7 @@ class ScoreKind:
 
     def show(self, score: float | None, deviation: float | None = None, with_unit: bool = False) -> str:
         """A score, with its deviation over seeds if there is one: 81.23 ± 0.41."""
-        if score is None:
+        if score is None or np.isnan(score):      # a split without answers
             return UNKNOWN
         text = f"{100 * score:.2f}" if self.is_share else f"{score:.4g}"
         if deviation:

@@ -19,7 +19,7 @@ def test_shares_are_percent_with_a_deviation_only_over_seeds():
     kind = ScoreKind("accuracy")
     assert kind.show(0.81234, 0.0041) == "81.23 ± 0.41"
     assert kind.show(0.81234, 0.0, with_unit=True) == "81.23 %"
-    assert kind.show(None, None) == UNKNOWN
+    assert kind.show(None, None) == kind.show(float("nan"), with_unit=True) == UNKNOWN
     assert (kind.heading, kind.show_gap(0.012)) == ("accuracy (%)", "1.20 points")
 
 
