@@ -140,6 +140,12 @@ hpcgnn_stamp() {
     stat -c '%i %y' "$1" 2>/dev/null || echo none
 }
 
+# hpcgnn_has_result RUN BEFORE: whether RUN/summary.json was written since it had the stamp BEFORE. A run that goes on from
+# its checkpoint removes the summary of its earlier end.
+hpcgnn_has_result() {
+    [[ -f $1/summary.json && $(hpcgnn_stamp "$1/summary.json") != "$2" ]]
+}
+
 # hpcgnn_requeue_or_exit STATUS RUN BEFORE MOST: the last act of a job that trained into RUN; ends the script in every
 # case. Queues the job again, at most MOST times, if it was interrupted before it wrote RUN/summary.json; BEFORE is the
 # stamp that this file had when the job started. MOST 0 leaves the rest to another job: a checkpoint is then its success.
@@ -147,7 +153,7 @@ hpcgnn_requeue_or_exit() {
     local status=$1 run=$2 before=$3 most=$4 why ended job
     job=$(hpcgnn_job_id)
     trap - EXIT
-    [[ $(hpcgnn_stamp "$run/summary.json") == "$before" ]] || exit 0     # whatever came then, came after the result
+    ! hpcgnn_has_result "$run" "$before" || exit 0     # whatever came then, came after the result
     why=$(hpcgnn_interruption "$status")
     if [[ -z $why ]]; then
         ((status == 0)) || exit "$status"

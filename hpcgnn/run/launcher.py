@@ -340,9 +340,9 @@ def run_held(launch: Launch, program: list[str], answers_stops: bool) -> int:
     Raises
     ------
     Interrupted                a signal came before the ranks were started
-    TrainingError              the launcher can't be started
+    TrainingError              the launcher can't be started, or has lost ranks and ended with status 0 nevertheless
     """
-    signals = _HandedOn(launch, answers_stops)
+    signals, losses = _HandedOn(launch, answers_stops), list[bytes]()
     with signals as numbers:
         if STOP_REQUEST.signal_number:
             raise Interrupted("interrupted before the ranks were started")
@@ -354,7 +354,8 @@ def run_held(launch: Launch, program: list[str], answers_stops: bool) -> int:
         except OSError as error:
             raise TrainingError(f"{launch.words[0]} can't be started: {error.strerror}") from error
         signals.process = process
-        copier = threading.Thread(target=copy_without_banners, args=(process.stderr, sys.stderr.fileno()), daemon=True)
+        copier = threading.Thread(target=copy_without_banners, args=(process.stderr, sys.stderr.fileno(), losses),
+                                  daemon=True)
         copier.start()
         # From here on, and in this thread, whose wait they end.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
@@ -362,6 +363,9 @@ def run_held(launch: Launch, program: list[str], answers_stops: bool) -> int:
         copier.join(1.0)      # a daemon of the launcher may still hold the stream
     if signals.came[:1] == [signal.SIGINT] and not answers_stops:
         return 128 + signal.SIGINT
+    if losses and not status:
+        raise TrainingError(f"{Path(launch.words[0]).name} lost ranks or could not start them (see above), though it "
+                            "ended with status 0; if that node is down, leave it out, and go on with --resume")
     return 128 - status if status < 0 else status
 
 
@@ -423,14 +427,20 @@ def _prepare_launcher() -> None:
 
 RULE = b"-" * 74
 BANNERS = (b"exited with non-zero status", b"MPI_ABORT was invoked")    # the ranks have said why
+# Both launchers may end with status 0 after these.
+LOSSES = re.compile(rb"srun: error: .*launch.* failed|\w+ has lost communication with a remote daemon")
 
 
-def copy_without_banners(source: IO[bytes], descriptor: int) -> None:
-    """Copy what the launcher prints as soon as it comes, except Open MPI's texts about ranks that failed."""
+def copy_without_banners(source: IO[bytes], descriptor: int, losses: list[bytes]) -> None:
+    """Copy what the launcher prints as soon as it comes, except Open MPI's texts about ranks that failed.
+
+    `losses` receives the lines about ranks that could not be started or were lost with their node.
+    """
     held: list[bytes] = []
     rest = b""
     for piece in iter(lambda: os.read(source.fileno(), 1 << 16), b""):
         *lines, rest = (rest + piece).split(b"\n")
+        losses += filter(LOSSES.match, lines)
         for line in lines:
             is_rule = line.rstrip() == RULE
             if held or is_rule:

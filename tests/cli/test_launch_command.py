@@ -329,6 +329,19 @@ def test_a_rank_that_was_killed_is_still_named_by_the_launcher(tmp_path):
     assert ended.returncode in (137, 9) and re.search("signal 9|EXIT CODE: 9", ended.stderr + ended.stdout)
 
 
+@pytest.mark.parametrize("said", ["srun: error: task 1 launch failed: Unspecified error", (
+    "srun: error: Task launch for StepId=4.0 failed on node n1: Socket timed out"), (
+    "PRTE has lost communication with a remote daemon.")])
+def test_a_launcher_that_lost_ranks_and_ends_with_status_0_is_no_success(machine, said):
+    machine.install("Open MPI 5.0.11")
+    write_program(machine.path / "opt/bin/mpirun",
+                  f"case $1 in --version) echo 'mpirun (Open MPI) 5.0.11';; *) echo '{said}' >&2;; esac")
+    ended = subprocess.run([*LAUNCH, "-n", "2", "train", "shards"], capture_output=True, text=True, env={
+        **os.environ, "PATH": f"{machine.path / 'opt/bin'}:/usr/bin:/bin", "MPI4PY_MPIABI": "openmpi"})
+    assert ended.returncode == 1 and said in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("hpcgnn: mpirun lost ranks or could not start them (see above)")
+
+
 @needs_mpirun
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM", "SIGINT"])
 def test_a_stop_lets_ranks_end_in_order(tmp_path, name):

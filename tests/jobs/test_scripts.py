@@ -223,6 +223,31 @@ def test_the_result_of_an_earlier_run_is_not_taken_for_that_of_this_one(tmp_path
     assert submit(tmp_path, "finish()", env="kill -USR1 $$")[1] == ["scontrol requeue 123"]
 
 
+def test_a_run_that_goes_on_and_is_stopped_has_no_result_and_is_queued_again(tmp_path):
+    """It was complete and gets more epochs; going on from its checkpoint removes the summary."""
+    (run_folder(tmp_path) / "summary.json").touch()
+    body = "(run / 'summary.json').unlink(); wait_for_usr1(lambda: sys.exit(75))"
+    assert submit(tmp_path, body, env=WHEN_READY)[1][1:] == ["ready", QUEUED]
+
+
+@pytest.mark.parametrize("script, variables", [("train.pbs", {"PBS_O_WORKDIR": ".", "PBS_NODEFILE": "nodes"}), (
+    "train.lsf", {"LS_SUBCWD": ".", "LSB_DJOB_HOSTFILE": "nodes"})])
+@pytest.mark.parametrize("body, status", [("exit 1", 1), ("rm {}", 1), ("exit 0", 1), ("rm {}; touch {}; exit 1", 0)])
+def test_only_a_result_of_this_job_ends_it_with_status_0(tmp_path, script, variables, body, status):
+    text = (ROOT / "jobs" / script).read_text()
+    run = re.search(r"^run=(\S+)", text, flags=re.MULTILINE)[1]
+    (tmp_path / run).mkdir(parents=True)
+    (tmp_path / run / "summary.json").touch()
+    (tmp_path / "nodes").write_text("a\nb\n")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/env.sh").write_text(f"MPI4PY_MPIABI=openmpi\n. {ROOT}/jobs/signals.sh\n"
+                                          "hpcgnn_set_launch() { LAUNCH=(env); }\n")
+    write_program(tmp_path / "bin/hpcgnn", body.replace("{}", f"{run}/summary.json"))
+    done = subprocess.run(["bash", ROOT / "jobs" / script], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                          env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **variables})
+    assert (done.returncode, done.stderr) == (status, "")
+
+
 def test_a_job_with_a_checkpoint_resumes(tmp_path):
     (run_folder(tmp_path) / "checkpoint.h5").touch()
     assert " --resume " in submit(tmp_path, "finish()")[1][0]
