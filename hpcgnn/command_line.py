@@ -15,7 +15,7 @@ from typing import TextIO
 import click
 
 import hpcgnn
-from hpcgnn.errors import StreamClosed, exit_code_of, explanation_of, sentence_of
+from hpcgnn.errors import HpcgnnError, StreamClosed, exit_code_of, explanation_of, sentence_of
 from hpcgnn.run.launched import launched_rank
 
 USAGE_ERROR = 2
@@ -44,6 +44,15 @@ OTHER_NAMES = {"partition": "preprocess", "convert": "preprocess", "fit": "train
                "compare": "report", "check": "doctor", "estimate": "plan"}
 
 
+class GivenPath(click.Path):
+    """A path that is not empty; Python would take an empty one, from an unset variable of a shell, for this folder."""
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None):
+        if not os.fspath(value):
+            self.fail("the path is empty, as if by an unset variable of the shell; write . for this folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class LazyGroup(click.Group):
     """A group that imports `hpcgnn.cli.NAME` only when NAME is called, so that help needs neither torch nor MPI."""
 
@@ -53,7 +62,11 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        return importlib.import_module(f"hpcgnn.cli.{name}").command
+        command = importlib.import_module(f"hpcgnn.cli.{name}").command
+        for parameter in command.params:
+            if isinstance(parameter.type, click.Path):
+                parameter.type.__class__ = GivenPath
+        return command
 
     def resolve_command(self, ctx: click.Context,
                         args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -69,6 +82,10 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context):
+        try:
+            os.getcwd()      # without one, MPI and MKL would end the program with texts of their own
+        except FileNotFoundError as error:
+            raise HpcgnnError("the folder that this command was started in has been removed; cd to another") from error
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -110,14 +127,16 @@ def run(words: list[str], command: click.Command = cli, name: str = "hpcgnn") ->
 
 
 def complain(message: str) -> None:
-    if launched_rank() == 0:
-        try:
-            print(f"hpcgnn: {message}", file=sys.stderr, flush=True)
-        except OSError:
-            return      # standard error can't be written; the exit status remains
-    elif not _waits_for_rank_zero():
-        # A launcher kills all ranks once one has failed; rank 0 must have printed before.
+    if launched_rank():
+        if _waits_for_rank_zero():
+            return
+        # A launcher kills all ranks once one has failed; rank 0 must have printed before. A rank that lives on may have
+        # no rank 0: a variable that a launcher left in the environment says that it is one.
         time.sleep(GRACE_SECONDS)
+    try:
+        print(f"hpcgnn: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        return      # standard error can't be written; the exit status remains
 
 
 def _waits_for_rank_zero() -> bool:

@@ -125,7 +125,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"configuration file {path} is not as it was written: {error}; restore it, or delete its "
                           "first line if you have edited it") from error
     try:
-        tables = tomllib.loads(content.decode())
+        tables = tomllib.loads(content.decode("utf-8-sig"))
     except RecursionError as error:
         raise ConfigError(f"configuration file {path} is not valid TOML: it is nested too deeply") from error
     except ValueError as error:
@@ -157,5 +157,7 @@ def _toml_value(value: Any) -> str:
         return repr(value)
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_toml_value, value)) + "]"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    # TOML has no half of a surrogate pair, by which Python reads a path that is not UTF-8.
+    text = str(value).encode(errors="backslashreplace").decode()
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'

@@ -289,3 +289,25 @@ def test_every_former_flag_is_none_of_its_command():
 def test_there_are_no_more_options_than_users_change():
     """A flag exists because a user changes it; what is changed once in a year is set by --set, or is a constant."""
     assert 80 < len(options_of(cli)) <= 139
+
+
+@pytest.mark.parametrize("words", [("train", ""), ("train", "shards", "--out", ""), ("train", "shards", "--config="),
+                                   ("inspect", ""), ("preprocess", "synthetic:", "--out=")])
+def test_an_empty_path_is_not_this_folder(capsys, words):
+    assert command_line.run(list(words)) == 2
+    assert "the path is empty, as if by an unset variable of the shell" in capsys.readouterr().err
+
+
+def test_a_folder_that_was_removed_under_a_command_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert command_line.run(["inspect", "/nowhere"]) == 1
+    assert "was started in has been removed" in capsys.readouterr().err
+
+
+def test_a_variable_that_a_launcher_left_does_not_silence_a_refusal(monkeypatch, capsys):
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setattr(command_line, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(command_line, "_waits_for_rank_zero", lambda: False)
+    assert command_line.run(["inspect", "/nowhere"]) == 1
+    assert capsys.readouterr().err.startswith("hpcgnn: /nowhere/graph.h5 is missing")

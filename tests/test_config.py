@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from hpcgnn.config import MODELS, TrainConfig, check_keys, known_settings, resolve_train_config, settings_of
@@ -150,6 +152,12 @@ def test_toml_comes_back_equal(tmp_path):
               "other": {"key": "ü"}}
     (tmp_path / "a.toml").write_text(as_toml(tables))
     assert read_toml(tmp_path / "a.toml") == {**tables[""], "other": tables["other"]}
+
+
+def test_toml_keeps_every_character_and_a_mark_of_the_byte_order_is_none(tmp_path):
+    tag, not_utf8 = "a\U000e0041b", os.fsdecode(b"runs/\xff")
+    (tmp_path / "a.toml").write_text("\ufeff" + as_toml({"": {"tag": tag, "path": not_utf8}}), encoding="utf-8")
+    assert read_toml(tmp_path / "a.toml") == {"tag": tag, "path": r"runs/\udcff"}
 
 
 @pytest.mark.parametrize("content, complaint", [
