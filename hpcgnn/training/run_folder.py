@@ -6,6 +6,7 @@ the disk, so a power cut can't undo it. docs/run-folder.md says what users may r
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -134,8 +135,7 @@ class RunFolder:
             with open(self.path / METRICS, "a") as file:
                 file.write(seal_json(json.dumps(_finite(record))) + "\n")
         except OSError as error:
-            raise TrainingError(f"{self.path / METRICS} can't be written: {error.strerror}; free space on its disk, "
-                                "then go on with --resume") from error
+            raise TrainingError(f"{self.path / METRICS} can't be written: {_reason_of(error)}") from error
 
     def sync_metrics(self) -> None:
         self._check_lock()
@@ -144,8 +144,7 @@ class RunFolder:
             if file.exists():
                 sync_file(file)
         except OSError as error:
-            raise TrainingError(f"{file} can't be flushed to the disk: {error.strerror}; free space on it, then go on "
-                                "with --resume") from error
+            raise TrainingError(f"{file} can't be flushed to the disk: {_reason_of(error)}") from error
 
     def go_on_from(self, progress: Progress, first_seed: int) -> str | None:
         """Remove what a checkpoint does not count: lines of later epochs, damaged lines, the summary, unfinished files.
@@ -169,8 +168,7 @@ class RunFolder:
             else:
                 replace_text(file, "".join(f"{line.decode()}\n" for line in kept))
         except OSError as error:
-            raise TrainingError(f"{file} can't be cut back to its checkpoint: {error.strerror}; free space on its "
-                                "disk") from error
+            raise TrainingError(f"{file} can't be cut back to its checkpoint: {_reason_of(error)}") from error
         self._remove(self.path / SUMMARY, *self.generations.torn(), *self.rank_files.torn())
         return self._complaint(progress.num_epochs, len(kept), num_damaged)
 
@@ -216,8 +214,16 @@ class RunFolder:
         try:
             replace_text(self.path / name, text)
         except OSError as error:
-            raise TrainingError(f"{self.path / name} can't be written: {error.strerror}; free space on its disk, then "
-                                "go on with --resume") from error
+            raise TrainingError(f"{self.path / name} can't be written: {_reason_of(error)}") from error
+
+
+REMEDIES = {errno.ENOENT: "the folder was moved or removed; put it back", errno.EACCES: "make it writable",
+            errno.EPERM: "make it writable", errno.EROFS: "make it writable"}
+
+
+def _reason_of(error: OSError) -> str:
+    remedy = REMEDIES.get(error.errno or 0, "free space on its disk")
+    return f"{error.strerror}; {remedy}, then go on with --resume"
 
 
 def _record_of(line: bytes) -> dict[str, Any] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
+import os
 import statistics
 
 import numpy as np
@@ -163,6 +165,17 @@ def test_a_file_that_can_not_be_replaced_stays_and_nothing_is_left_beside_it(tmp
     with pytest.raises(OSError, match="no"):
         replace_text(file, "after")
     assert file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("number, remedy", [(errno.ENOENT, "the folder was moved or removed; put it back"), (
+    errno.EROFS, "make it writable"), (errno.EDQUOT, "free space on its disk")])
+def test_the_remedy_for_a_file_that_can_not_be_written_suits_its_cause(tmp_path, monkeypatch, number, remedy):
+    def refuse(*words):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("hpcgnn.training.run_folder.open", refuse, raising=False)
+    with pytest.raises(TrainingError, match=f"{os.strerror(number)}; {remedy}, then go on with --resume$"):
+        RunFolder(tmp_path).append_metrics({"epoch": 1})
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
