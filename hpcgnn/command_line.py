@@ -44,15 +44,6 @@ OTHER_NAMES = {"partition": "preprocess", "convert": "preprocess", "fit": "train
                "compare": "report", "check": "doctor", "estimate": "plan"}
 
 
-class GivenPath(click.Path):
-    """A path that is not empty; Python would take an empty one, from an unset variable of a shell, for this folder."""
-
-    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None):
-        if not os.fspath(value):
-            self.fail("the path is empty, as if by an unset variable of the shell; write . for this folder", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 class LazyGroup(click.Group):
     """A group that imports `hpcgnn.cli.NAME` only when NAME is called, so that help needs neither torch nor MPI."""
 
@@ -62,11 +53,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = importlib.import_module(f"hpcgnn.cli.{name}").command
-        for parameter in command.params:
-            if isinstance(parameter.type, click.Path):
-                parameter.type.__class__ = GivenPath
-        return command
+        return importlib.import_module(f"hpcgnn.cli.{name}").command
 
     def resolve_command(self, ctx: click.Context,
                         args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -12,6 +12,7 @@ import click
 
 from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
+from hpcgnn.cli import GivenPath
 from hpcgnn.cli.measurement import (
     Shared,
     SharedOptionsGroup,
@@ -25,7 +26,7 @@ from hpcgnn.cli.measurement import (
 )
 from hpcgnn.errors import ConfigError
 
-PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+PATH, FILE = GivenPath(), GivenPath(dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
 IN_PROCESS = ("pyg", "pyg-in-process", "pyg-compiled")     # peers that can train with ours in one process
 ON_DEVICE = ("epoch", "inference", "kernels")     # benchmarks that also run on a GPU

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from hpcgnn.cli import GivenPath
+
 
 @click.command()
-@click.argument("run_folder", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
+@click.argument("run_folder", type=GivenPath())
+@click.option("--out", type=GivenPath(), metavar="FILE",
               help="File to write. [default: RUN_FOLDER/model.safetensors]")
 @click.option("--format", "form", type=click.Choice(("hpcgnn", "pyg")), default="hpcgnn", show_default=True,
               help="Names of the weights: the run's own, which hpcgnn.load_model reads, or the names in the model of "

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hpcgnn.cli import GivenPath
 from hpcgnn.cli.grouped import parse_set
 from hpcgnn.config import CLUSTERS_A_BATCH
 from hpcgnn.run.output import size_text, time_text
@@ -32,8 +33,8 @@ class Widths(click.ParamType):
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("shards", type=click.Path(path_type=Path))
+@click.argument("model", type=GivenPath())
+@click.argument("shards", type=GivenPath())
 @click.option("--bits", "widths", type=Widths(), metavar="BITS", help="Bits of weights and rows, if MODEL is a run "
               "folder; WEIGHTS,ROWS gives the rows that a layer reads bits of their own. [default: 8]")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Number of passes to time.")
@@ -44,14 +45,14 @@ class Widths(click.ParamType):
               "and infer in batches of them; edges between clusters are left out. [default: the whole graph at once]")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
               help="Device that computes; with cuda, the ranks of a node divide its GPUs among them.")
-@click.option("--packages", type=click.Path(path_type=Path), help="Folder for the codes that layers read, as "
+@click.option("--packages", type=GivenPath(), help="Folder for the codes that layers read, as "
               "Adaptive-Packages; their size in each format is printed.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Of batches: batch_size, clusters per "
               f"batch ({CLUSTERS_A_BATCH}); between_clusters=true keeps the edges between clusters of one batch; "
               "aggregation, how neighbors are summed: by tiles of bits, gather (of rows), or auto, the faster way for "
               "each sum. pack_features=true keeps the codes that the first layer reads as Adaptive-Packages and "
               "multiplies from them: less memory and, if most values are zero, less time.")
-@click.option("--out", type=click.Path(path_type=Path), help="HDF5 file for predictions, logits and embeddings; "
+@click.option("--out", type=GivenPath(), help="HDF5 file for predictions, logits and embeddings; "
               "without it none is written.")
 def command(model: Path, shards: Path, out: Path | None, repeat: int, widths: tuple[int, int] | None,
             assignments: tuple[str, ...], **options: Any) -> None:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import click
 
+from hpcgnn.cli import GivenPath
+
 DEFAULT_DIM = 256   # columns of a row if the graph has no features
 
 
 @click.command()
-@click.argument("shards", type=click.Path(path_type=Path))
+@click.argument("shards", type=GivenPath())
 @click.argument("work", required=False, metavar="[LAYERS|RUN]")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
+@click.option("--plot", type=GivenPath(dir_okay=False),
               help="Draw the parts to this file; .png, .pdf or .svg.")
 @click.option("--packages", is_flag=True,
               help="Read features that are stored as packages; print their bits and what other formats would take.")

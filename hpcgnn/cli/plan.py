@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcgnn.cli import GivenPath
 from hpcgnn.cli.grouped import parse_set
 from hpcgnn.cli.measurement import parse_choices, parse_list
 from hpcgnn.errors import ConfigError
@@ -17,7 +18,7 @@ from hpcgnn.run.launched import launched_size
 if TYPE_CHECKING:
     from hpcgnn.planning.cluster import Cluster
 
-PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+PATH, FILE = GivenPath(), GivenPath(dir_okay=False)
 DEFAULT_METHODS = ("vanilla", "uniform:8", "uniform:1", "pipegcn")
 PRECISIONS = ("fp32", "bf16", "fp16")
 SAMPLE = click.FloatRange(0, 1, min_open=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hpcgnn.cli import GivenPath
 from hpcgnn.cli.grouped import parse_set
 
 TIMEOUT_SECONDS = 1800.0
@@ -17,15 +18,15 @@ CORRECTIONS: dict[str, click.ParamType] = {
     "correction_layers": click.IntRange(0, MOST_LAYERS), "correction_alpha": click.FloatRange(0, 1),
     "correction_scale": click.FloatRange(min=0), "smoothing_layers": click.IntRange(0, MOST_LAYERS),
     "smoothing_alpha": click.FloatRange(0, 1)}
-CHOICES: dict[str, click.ParamType] = {"nodes": click.Path(path_type=Path, exists=True, dir_okay=False),
+CHOICES: dict[str, click.ParamType] = {"nodes": GivenPath(exists=True, dir_okay=False),
                                        "relation": click.STRING}
 FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name is another one
 
 
 @click.command()
-@click.argument("run_folder", type=click.Path(path_type=Path))
-@click.argument("shards", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
+@click.argument("run_folder", type=GivenPath())
+@click.argument("shards", type=GivenPath())
+@click.option("--out", type=GivenPath(), metavar="FILE",
               help="File to write; its ending selects the format: .parquet, .h5, .npz or .csv. Without it none is "
                    "written.")
 @click.option("--embeddings", is_flag=True, help="Also write the embeddings: the rows that the last layer reads.")
@@ -40,7 +41,7 @@ FIELDS = {"correction_scale": "scale"}      # of `CorrectAndSmooth`, if the name
 @click.option("--top", type=click.IntRange(1, 10_000), metavar="K",
               help="For a run of links: write each node's K best links that the graph lacks, to a .csv or .parquet "
                    "--out.")
-@click.option("--pairs", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+@click.option("--pairs", type=GivenPath(exists=True, dir_okay=False), metavar="FILE",
               help="For a run of links: write the scores of the pairs in FILE, two columns of ids; with relations "
                    "three: source, relation, target.")
 @click.option("--other-graph", is_flag=True, help="Predict for a graph that the run was not trained on.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcgnn.cli import GivenPath
 from hpcgnn.data.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, silent
 from hpcgnn.partition.choices import (
     BALANCES,
@@ -47,7 +48,7 @@ class PartitionerChoice(click.Choice):
 
 @click.command()
 @click.argument("source")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the shards.")
+@click.option("--out", type=GivenPath(), required=True, help="Folder for the shards.")
 @click.option("--parts", type=click.IntRange(min=1), required=True, help="Number of parts: ranks of the training.")
 @click.option("--partitioner", type=PartitionerChoice(PARTITIONERS), metavar=f"[{'|'.join(PARTITIONERS)}|FILE|DIR]",
               default=DEFAULT_PARTITIONER, show_default=True,
@@ -74,7 +75,7 @@ class PartitionerChoice(click.Choice):
 @click.option("--symmetrize/--directed", default=False,
               help="Add the reverse of every edge that lacks it. If edges have relations, and not all hold both ways, "
                    "every edge gets a reverse of a relation of its own. [default: directed]")
-@click.option("--root", type=click.Path(path_type=Path),
+@click.option("--root", type=GivenPath(),
               help="Folder of the datasets of OGB and PyTorch Geometric. [default: dataset]")
 @click.option("--feature-format", "--feature-dtype", "feature_format", type=click.Choice(FEATURE_FORMATS),
               default="float32", show_default=True,
@@ -96,10 +97,10 @@ class PartitionerChoice(click.Choice):
 @click.option("--hold-out", type=(float, float), default=(0.0, 0.0), metavar="VAL TEST",
               help="Take these shares of the links out of the graph, drawn at random, to score a model that predicts "
                    "links. Where every edge holds both ways, both go.")
-@click.option("--val-links", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+@click.option("--val-links", type=GivenPath(exists=True, dir_okay=False), metavar="FILE",
               help="Links to hold out for validation: two columns of ids, as in edges:FILE; if edges have relations "
                    "three, source, relation, target.")
-@click.option("--test-links", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+@click.option("--test-links", type=GivenPath(exists=True, dir_okay=False), metavar="FILE",
               help="Links to hold out for test.")
 @click.option("--task", type=click.Choice(TASKS), default="auto", show_default=True,
               help="What labels are: classes, several labels per node, or targets of a regression; auto takes numbers "

@@ -6,20 +6,21 @@ from pathlib import Path
 
 import click
 
+from hpcgnn.cli import GivenPath
 from hpcgnn.cli.infer import Widths
 from hpcgnn.run.output import size_text
 
 
 @click.command()
-@click.argument("run_folder", type=click.Path(path_type=Path))
-@click.argument("shards", type=click.Path(path_type=Path))
+@click.argument("run_folder", type=GivenPath())
+@click.argument("shards", type=GivenPath())
 @click.option("--bits", "widths", type=Widths(), metavar="BITS", help="Bits of weights and rows; WEIGHTS,ROWS gives "
               "the rows that a layer reads bits of their own. [default: 8]")
 @click.option("--other-graph", is_flag=True, help="Calibrate on the shards of another graph than the run was trained "
                                                   "on.")
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
               help="Device that calibrates and computes the scores.")
-@click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: RUN_FOLDER/model.h5]")
+@click.option("--out", type=GivenPath(), help="File to write. [default: RUN_FOLDER/model.h5]")
 def command(run_folder: Path, shards: Path, widths: tuple[int, int] | None, other_graph: bool, device: str,
             out: Path | None) -> None:
     """Quantize the best model of RUN_FOLDER to integers, and write it to a file for hpcgnn infer.

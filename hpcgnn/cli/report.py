@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from hpcgnn.cli import GivenPath
 from hpcgnn.errors import ConfigError
 
 
 @click.command("report")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN [RUN]...")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.html|FILE.csv",
+@click.argument("paths", nargs=-1, required=True, type=GivenPath(), metavar="RUN [RUN]...")
+@click.option("--out", type=GivenPath(dir_okay=False), metavar="FILE.html|FILE.csv",
               help="HTML file to write, or a CSV table of all epochs. [default: RUN/report.html, ./report.html for "
               "several]")
 def command(paths: tuple[Path, ...], out: Path | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hpcgnn.cli import GivenPath
 from hpcgnn.cli.grouped import GroupedCommand, GroupedOption, RareSetting
 from hpcgnn.config import (
     GPU,
@@ -89,15 +90,15 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 @click.command(cls=GroupedCommand, headings=_headings(), rare_settings=_rare_settings)
-@click.argument("shards", type=click.Path(path_type=Path))
+@click.argument("shards", type=GivenPath())
 @_with_settings
 @click.option("--preset", cls=GroupedOption,
               help="Hyper-parameters of a paper for this dataset, from the registry: adaqp, sylvie, deep, planetoid.")
-@click.option("--config", "config_file", cls=GroupedOption, type=click.Path(path_type=Path),
+@click.option("--config", "config_file", cls=GroupedOption, type=GivenPath(),
               help="TOML file of settings.")
 @click.option("--set", "assignments", cls=GroupedOption, multiple=True, metavar="NAME=VALUE",
               help="Any setting by its name; may be repeated. --help-all lists the settings without a flag.")
-@click.option("--out", cls=GroupedOption, type=click.Path(path_type=Path),
+@click.option("--out", cls=GroupedOption, type=GivenPath(),
               help="Run folder. [default: runs/DATASET-MODEL-METHODBITS[-QUANTIZE]-pRANKS]")
 @click.option("--resume", cls=GroupedOption, is_flag=True,
               help="Go on from the run folder's checkpoint; start anew if there is none.")

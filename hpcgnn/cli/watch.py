@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcgnn.cli import GivenPath
 from hpcgnn.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ RUNNING, COMPLETE, GONE = "running", "complete", "gone"
 
 
 @click.command()
-@click.argument("run_folder", type=click.Path(path_type=Path))
+@click.argument("run_folder", type=GivenPath())
 def command(run_folder: Path) -> None:
     """Show the progress of the training in RUN_FOLDER, until it ends.
 
