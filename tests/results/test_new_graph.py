@@ -117,6 +117,7 @@ class Info:
     """What `as_trained` reads of a GraphInfo."""
 
     relation_names = feature_names = node_types = type_columns = relation_columns = ()
+    num_features = 3
 
     def __init__(self, task, num_classes, class_names, num_train):
         self.name, self.task, self.num_classes, self.class_names = "new", task, num_classes, class_names
