@@ -89,13 +89,14 @@ class Learner:
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
         """Collective: begin with the seed's weights, or continue from the checkpoint.
 
-        Raises CollectiveError: the checkpoint's weights do not fit the model, or it has another optimizer or schedule.
-        ConfigError: the model was trained on other relations or columns than it reads.
+        Raises CollectiveError: the checkpoint's weights do not fit the model, it has another optimizer or schedule, or
+        it was trained on other relations or columns than the graph has.
         """
         learner = cls.of(session, session.new_model(seed))
         if checkpoint is not None:
             checkpoint = learner.tables.own(checkpoint)
-            check_reads(learner.model, session.info, checkpoint.answers_with or {})
+            answers_with = checkpoint.answers_with or {}
+            together(session.comm, lambda: check_reads(learner.model, session.info, answers_with))
             check_shapes(checkpoint, learner.best_model)
             learner.model.load_state_dict(checkpoint.model)
             learner.best_model = checkpoint.best_model

@@ -211,7 +211,7 @@ def test_a_graph_of_other_relations_is_refused_to_models_that_read_them(shared_p
         info = session.read_shared_info(COMM, other)
         with pytest.raises(CollectiveError, match=words):
             FloatRun.open(COMM, shared_path / "rgcn", other, info, other_graph=True)
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(CollectiveError, match=words):
             Learner.start(session.Session.open(COMM, other, TrainConfig.of(**RGCN)), 0, checkpoint)
         FloatRun.open(COMM, shared_path / "gcn", other, info, other_graph=True)
     # Relations with columns of attributes of their own have places in these, also for a model that reads no relations.

@@ -142,6 +142,5 @@ def test_a_checkpoint_of_a_graph_with_other_features_is_refused_on_every_rank(sh
     other = write_once(comm, easy_graph(spec="synthetic:nodes=240,mean_degree=8,classes=4,features=13"),
                        shared_path / "other")
     resumed = on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5"))
-    with pytest.raises(CollectiveError, match=r"^the checkpoint has convolutions\.0\.weight_neighbor of shape "
-                                              r"\(8, 12\), this graph needs \(8, 13\); "):
+    with pytest.raises(CollectiveError, match="the model was trained on 12 columns of features, and synthetic has 13"):
         train(comm, other, shared_path / "run", resumed=resumed)
