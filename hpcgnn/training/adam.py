@@ -73,12 +73,15 @@ class FlatAdam:
         zeros = tuple(torch.zeros_like(parameter.detach()).flatten() for _ in range(2))
         return self._kept.setdefault(parameter, zeros)
 
-    def step(self) -> StepCheck | UnreadCheck:
-        """Update all weights that have gradients; return a check that everything is finite, and which weights moved."""
-        for parameter, place in self._place.items():  # a user's program may give a weight other memory
+    def follow_weights(self) -> None:
+        """Take back weights that a user's program gave other memory, with their values."""
+        for parameter, place in self._place.items():
             if parameter.data_ptr() != self._weights[place].data_ptr():
                 self._weights[place] = parameter.detach().flatten()
                 parameter.data = self._weights[place].view_as(parameter)
+
+    def step(self) -> StepCheck | UnreadCheck:
+        """Update all weights that have gradients; return a check that everything is finite, and which weights moved."""
         used = self._place if self._gradients.used is None else self._gradients.used
         for parameter in used:
             self._numbers[parameter] += 1

@@ -30,6 +30,7 @@ from hpcgnn.run.launch import together
 from hpcgnn.run.output import tell, time_text
 from hpcgnn.run.signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
 from hpcgnn.run.watchdog import HERE
+from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.alike import check_same
 from hpcgnn.training.balance import OtherPrograms, costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
@@ -325,6 +326,8 @@ class TrainingRun:
         HERE.note("calls the callbacks")
         answers = [getattr(callback, moment)(self, *arguments) for callback in self.callbacks]
         self.learner.gradients.check_same(self.learner.model)
+        if isinstance(self.learner.optimizer, FlatAdam):
+            self.learner.optimizer.follow_weights()
         if moment in ("on_epoch_end", "on_evaluation"):
             for callback, answer in zip(self.callbacks, answers, strict=True):
                 # Also a truth value of NumPy or torch.
