@@ -17,7 +17,6 @@ from markupsafe import Markup
 
 import hpcgnn
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.bench_charts import BenchFolder, bench_charts
 from hpcgnn.report.charts import Chart, charts_of, remarks_of
 from hpcgnn.report.comparison import as_plain, baselines_of
 from hpcgnn.report.environment import state_of
@@ -31,14 +30,14 @@ SCRIPTS = ("format.js", "svg.js", "lines.js", "blocks.js", "panels.js", "save.js
 NUM_COLORS, NUM_DASHES = 8, 5     # as in style.css and svg.js
 
 
-def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None = None) -> Path:
-    """Write the HTML file, with charts of benchmark folders at the end, and return its path.
+def write_report(runs: list[Run], path: Path) -> Path:
+    """Write the HTML file and return its path.
 
     Raises
     ------
     ConfigError      the file can't be written
     """
-    page = render(runs, [*charts_of(runs), *bench_charts(benches or [])])
+    page = render(runs, charts_of(runs))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 function drawBars(box, chart, state, runs) {
   const data = chart.data;
-  const rows = data.rows.filter((row) => row.run === null || state.isVisible(row.run));
+  const rows = data.rows.filter((row) => state.isVisible(row.run));
   box.replaceChildren();
   if (!rows.length) return addEmpty(box, chart.title);
   const colorOf = (place) => partColor(data.colors ? data.colors[place] : place);
@@ -14,10 +14,10 @@ function drawBars(box, chart, state, runs) {
   const longest = Math.max(...rows.map(totalOf)) || 1;
   for (const row of rows) {
     // The name stands on the left of the line above its bar, the numbers on the right, or below it where both don't fit.
-    const run = row.run === null ? null : runs[row.run];
-    const offset = run ? 16 : 0;
+    const run = runs[row.run];
+    const offset = 16;
     const fits = offset + LETTER * (row.label.length + row.note.length + 3) <= width;
-    if (run) add(svg, "circle", { cx: 5, cy: y + 8, r: 5, style: `fill:${runColor(run)}` });
+    add(svg, "circle", { cx: 5, cy: y + 8, r: 5, style: `fill:${runColor(run)}` });
     let height = addText(svg, row.label, offset, y + 12, width - offset, { class: "ink" });
     if (fits) add(svg, "text", { x: width, y: y + 12, "text-anchor": "end" }, row.note);
     else height += addText(svg, row.note, offset, y + 12 + height, width - offset, {});
@@ -51,7 +51,7 @@ function drawColumns(box, panel, chart) {
   const height = top + 150, bottom = height - 34;
   setHeight(plot, height);
   const totals = panel.series.flatMap((one) => panel.categories.map((_, place) => one.values.reduce((sum, part) => sum + part[place], 0)));
-  const most = Math.max(...totals, panel.reference || 0) * 1.04 || 1;
+  const most = Math.max(...totals) * 1.04 || 1;
   const ticks = linearTicks(0, most, 3), labels = ticks.map((tick) => quantity(tick, panel.unit, plain));
   const left = 12 + LETTER * Math.max(...labels.map((label) => label.length));
   const y = (value) => bottom - value / most * (bottom - top - 8);
@@ -73,6 +73,5 @@ function drawColumns(box, panel, chart) {
     });
     if (place % every === 0) add(svg, "text", { x: left + slot * (place + 0.5), y: bottom + 16, "text-anchor": "middle" }, category);
   });
-  if (panel.reference) add(svg, "line", { x1: left, x2: width, y1: y(panel.reference), y2: y(panel.reference), style: "stroke:var(--muted)", "stroke-width": 1.2 });
   add(svg, "text", { x: (left + width) / 2, y: bottom + 31, "text-anchor": "middle" }, chart.data.axis);
 }
