@@ -258,13 +258,13 @@ def test_help_needs_no_mpi_no_torch_and_no_gpu():
 
 # Where a new name must stand, as what, and in which section of the file, by its heading ("": anywhere). CONTRIBUTING.md
 # lists these files in order.
-DEEP = [name for name, path in MODEL_PATHS.items() if ".deep." in path]
+DEEP = {name: path.partition(":")[2] for name, path in MODEL_PATHS.items() if ".deep:" in path}
 TABLES = [
     (MODEL_PATHS, "README.md", "Methods and models", "`{}`"),
     (MODEL_PATHS, "docs/models.md", "Models", "| `{}` |"),
     (MODEL_PATHS, "docs/models.md", "Edge weights", "`{}`"),
     (MODEL_PATHS, "docs/results.md", "Weights for other programs", "`{}`"),
-    (DEEP, "docs/api.md", "Models", "hpcgnn.nn.deep.{}."),
+    (DEEP.values(), "docs/api.md", "Models", "hpcgnn.nn.deep.{}"),
     (DEEP, "tests/reference_models.py", "", '"{}": '),
     (DEEP, "tests/nn/test_deep_models.py", "", '"{}"'),
     (MODEL_PATHS, "tests/nn/test_rematerialize.py", "", '"{}"'),

@@ -7,11 +7,11 @@ MODEL_PATHS = {
     "gat": "hpcgnn.nn.stack:GAT",
     "gin": "hpcgnn.nn.stack:GIN",
     "rgcn": "hpcgnn.nn.stack:RGCN",
-    "gcnii": "hpcgnn.nn.deep.gcnii:GCNII",
-    "dagnn": "hpcgnn.nn.deep.dagnn:DAGNN",
-    "sgc": "hpcgnn.nn.deep.sgc:SGC",
-    "jknet": "hpcgnn.nn.deep.jknet:JKNet",
-    "appnp": "hpcgnn.nn.deep.appnp:APPNP",
+    "gcnii": "hpcgnn.nn.deep:GCNII",
+    "dagnn": "hpcgnn.nn.deep:DAGNN",
+    "sgc": "hpcgnn.nn.deep:SGC",
+    "jknet": "hpcgnn.nn.deep:JKNet",
+    "appnp": "hpcgnn.nn.deep:APPNP",
 }
 RELATIONAL = ("rgcn",)      # models that need relations of edges
 NEEDS_RELATIONS = ("model {} needs relations of edges, and this graph's edges are of one kind; preprocess a source "

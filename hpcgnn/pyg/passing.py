@@ -24,8 +24,8 @@ from torch import nn
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.deep.propagation import neighbor_sums
 from hpcgnn.nn.node_embedding import NodeEmbedding
+from hpcgnn.nn.propagation import neighbor_sums
 from hpcgnn.ops.aggregation import aggregate
 from hpcgnn.ops.storage import STORAGE_NUMBER
 from hpcgnn.pyg.convolutions import (

@@ -86,7 +86,7 @@ def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True)
     if getattr(model, "is_one_map", False):
         raise CollectiveError("sgc is one linear map of propagated features and has no hidden rows, so it has no "
                               "embeddings; leave them out")
-    last_call = vars(type(model)).get("last_call")
+    last_call = getattr(type(model), "last_call", None)
     if last_call is not None:
         watched.graph = _NotingGraph(graph, last_call, watched)
         yield watched

@@ -8,7 +8,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.nn.deep.propagation import propagate, propagate_input, take_hops
+from hpcgnn.nn.propagation import propagate, propagate_input, take_hops
 
 SEED, EPOCH, DIM = 3, 8, 6
 

@@ -1,4 +1,4 @@
-"""Propagation without weights, out = A dropout(h) or (1 - alpha) A dropout(h) + alpha h0, and a two-layer perceptron.
+"""Propagation without weights: out = A dropout(h), or (1 - alpha) A dropout(h) + alpha h0.
 
 GCNII, DAGNN, APPNP and SGC are made of these. Forward and backward of a propagation step are written by hand. They save
 no rows for backward, which draws dropout masks again. Halo rows are read from a table of their own or from the packed
@@ -8,13 +8,9 @@ message.
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from hpcgnn.graph.hop import Hop
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.batch_norm import normalized
-from hpcgnn.nn.layers import of_input
-from hpcgnn.nn.linear import NORMS, layer_norm_of, linear
 from hpcgnn.nn.neighborhood import Neighborhood
 from hpcgnn.ops.arena import empty
 
@@ -106,18 +102,3 @@ def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
     padded = empty((num_rows, rows.shape[1]), rows.dtype, rows.device)
     padded[:len(rows)], padded[len(rows):] = rows, 0
     return padded
-
-
-class Perceptron(nn.Module):
-    """dropout → linear → norm → ReLU → dropout → linear, row by row."""
-
-    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float, norm: str, input_dropout: float):
-        super().__init__()
-        self.dropout, self.input_dropout = dropout, of_input(input_dropout, dropout)
-        self.first, self.second = nn.Linear(in_dim, hidden_dim), nn.Linear(hidden_dim, out_dim)
-        self.norm = NORMS[norm](hidden_dim)
-
-    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        h = linear(graph.dropout(x, self.input_dropout), self.first.weight, self.first.bias, graph)
-        h = graph.activate(normalized(graph, self.norm, h), layer_norm_of(self.norm), self.dropout)
-        return linear(h, self.second.weight, self.second.bias, graph)
