@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcgnn._ext import condense_traffic as kernels
+from hpcgnn.accelerators.rows import runs_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions
 
@@ -77,9 +78,8 @@ def fetched_lines(rows: ClusteredRows, row_bytes: int, buffer: Buffer,
     num_lines = -(-rows.num_rows * row_bytes // buffer.line_bytes)
     newer, older = (np.full(num_lines + 1, -1, np.int32) for _ in range(2))
     newer[-1] = older[-1] = num_lines
-    held, entry, first = np.zeros(1, np.int64), indptr[start], 0
-    while first < rows.num_clusters:
-        last = max(int(np.searchsorted(entry, entry[first] + entries_a_run, "right")) - 1, first + 1)
+    held, entry = np.zeros(1, np.int64), indptr[start]
+    for first, last in runs_of(entry, entries_a_run):
         room = int(entry[last] - entry[first]) * ((row_bytes - 1) // buffer.line_bytes + 2) + 1
         line, is_sparse, end = np.empty(room, np.int32), np.empty(room, np.uint8), np.zeros(last - first, np.int64)
         if entry[last] > entry[first]:
@@ -87,7 +87,6 @@ def fetched_lines(rows: ClusteredRows, row_bytes: int, buffer: Buffer,
                                        row_bytes, buffer.line_bytes, buffer.num_bytes // buffer.line_bytes,
                                        buffer.policy == "lru", newer, older, held, line, is_sparse, end)
         yield FetchedLines(first, np.concatenate([[0], end]), line[:end[-1]].copy(), is_sparse[:end[-1]].astype(bool))
-        first = last
 
 
 def source_lines(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> tuple[np.ndarray, np.ndarray]:

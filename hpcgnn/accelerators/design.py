@@ -117,7 +117,6 @@ class Design:
         return design.checked()
 
     def checked(self) -> Design:
-        """The design itself. Raises ConfigError if a number is missing, of another kind or out of range."""
         if not _is_number(self.clock_ghz):
             raise ConfigError(f"design.clock_ghz of {self.name} is {self.clock_ghz!r}; expected a number above zero")
         if isinstance(self.bit_width, bool) or not isinstance(self.bit_width, int) or not 0 <= self.bit_width <= 32:

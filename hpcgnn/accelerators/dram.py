@@ -137,11 +137,6 @@ class Dram:
         return self.burst_length // 2
 
     @property
-    def peak_gb_per_s(self) -> float:
-        """Bandwidth of all channels: channels x bits x two transfers per clock."""
-        return self.num_channels * self.channel_bits / 8 * 2 * self.clock_ghz
-
-    @property
     def capacity_bytes(self) -> int:
         return self.num_channels * self.num_bank_groups * self.banks_per_group * self.num_rows * self.row_bytes
 

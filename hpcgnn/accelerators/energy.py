@@ -6,24 +6,17 @@ Constants and their sources are in configurations/reference/energy.toml.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.accelerators.design import Design
+from hpcgnn.accelerators.design import FOLDER, Design, read_named
 from hpcgnn.errors import ConfigError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-FILE = Path(__file__).parent / "configurations" / "reference" / "energy.toml"
+REFERENCE = FOLDER / "reference"
 PJ = 1e-12
 TRANSFERS = ("read:", "write:")
 
@@ -51,8 +44,6 @@ def energy_of(design: Design, events: Mapping[str, int], dram_bytes: int, cycles
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules, in the four parts of MEGA's Fig. 18."""
-
     dram: float
     sram: float
     processing: float
@@ -65,11 +56,10 @@ class Energy:
 
 @cache
 def constants() -> dict[str, Any]:
-    return tomllib.loads(FILE.read_text())
+    return read_named("table", "energy", REFERENCE)[1]
 
 
 def shrink() -> float:
-    """Factor from 45 nm to 28 nm."""
     scaling = constants()["scaling"]
     return scaling["to_nm"] / scaling["from_nm"]
 

@@ -25,11 +25,12 @@ from hpcgnn.accelerators.design import Design, check_needs, check_own_columns
 from hpcgnn.accelerators.rows import (
     WORK_A_RUN,
     block_starts,
+    dense_start,
     in_order,
     nonzeros_before,
     own_dim,
     requests_of,
-    result_dim,
+    rows_after,
     runs_of,
     size_in_bytes,
     starts_of,
@@ -327,10 +328,9 @@ def _value_bytes(design: Design) -> int:
 
 def _result_start(design: Design, workload: Workload, index: int) -> np.ndarray:
     # Values with positions if another product reads the rows, else dense.
-    dim, after = result_dim(workload.products[index]), workload.products[index + 1:index + 2]
-    if after and after[0].rows.dim == dim:
-        return starts_of(after[0].rows.row_nonzeros() * _value_bytes(design))
-    return starts_of(np.full(workload.num_nodes, size_in_bytes(dim, design.bit_width), np.int64))
+    after = rows_after(workload, index)
+    return (dense_start(workload, index, design.bit_width) if after is None
+            else starts_of(after.row_nonzeros() * _value_bytes(design)))
 
 
 def _product_passes(design: Design, workload: Workload, product: Product, space: AddressSpace, at: tuple[int, int],

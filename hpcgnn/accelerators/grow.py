@@ -23,6 +23,7 @@ import numpy as np
 from hpcgnn.accelerators.design import Design, check_needs
 from hpcgnn.accelerators.rows import (
     Count,
+    block_start_of,
     compressed_start,
     distinct,
     in_order,
@@ -119,7 +120,7 @@ def combination_plan(design: Design, product: Product) -> CombinationPlan:
 def combination_blocks(layer: Layer) -> Iterator[Blocks]:
     plan, rows = combination_plan(layer.design, layer.product), layer.product.rows
     count = rows.row_nonzeros()
-    work = np.concatenate([[0], np.cumsum(count)])[layer.block_start] + layer.block_start
+    work = starts_of(count)[layer.block_start] + layer.block_start
     for panel in range(len(plan.panel_start) - 1):
         for first, last in runs_of(work):
             yield _blocks_of_panel(layer, plan, panel, first, last, count)
@@ -198,14 +199,6 @@ def _layers(design: Design, workload: Workload, graph: ClusteredRows) -> Iterato
         combined_at = space.reserve(num_nodes * size_in_bytes(product.combined_dim, design.bit_width))
         yield Layer(design, graph, product, start, rows, result, weights_at, combined_at, edges_at, lists_at)
         rows = result
-
-
-def block_start_of(cluster_start: np.ndarray, rows_a_block: int) -> np.ndarray:
-    """First row of each block within a cluster, then the number of all rows; cluster_start is (num_clusters + 1,)."""
-    size = np.diff(cluster_start)
-    num_blocks = -(-size // rows_a_block)
-    within = np.arange(num_blocks.sum()) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
-    return np.append(np.repeat(cluster_start[:-1], num_blocks) + within * rows_a_block, cluster_start[-1])
 
 
 def cached_rows(graph: ClusteredRows, capacity: int) -> np.ndarray:

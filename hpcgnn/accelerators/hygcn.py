@@ -12,7 +12,7 @@ and an offset for each row. Sums are `sum_bits` wide.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -213,8 +213,7 @@ def _combination_first(layer: Layer, array: Array, space: AddressSpace) -> list[
     combined_at = space.reserve(_matrix_bytes(design, layer.workload, product.aggregated_dim))
     own_at = space.reserve(_matrix_bytes(design, layer.workload, own))
     parts = ((combined_at, product.aggregated_dim), (own_at, own))
-    layer = Layer(design, layer.workload, product, layer.input_at, layer.weights_at, layer.edges_at, layer.result_at,
-                  combined_at, own_at)
+    layer = replace(layer, combined_at=combined_at, own_at=own_at)
     plan = plan_of(design, product.aggregated_dim, product.aggregated_dim, 1)
     return [Pass(f"{product.name} combination", ("combination",),
                  partial(_combination_blocks, layer, array, parts, "combined rows")),

@@ -32,21 +32,38 @@ def result_start(workload: Workload, index: int, bit_width: int, id_bytes: int) 
 
     Rows are stored as the next product reads them; dense after the last one.
     """
-    dim = result_dim(workload.products[index])
-    after = _rows_after(workload, index)
-    if after is None or after.dim != dim:
-        return starts_of(np.full(workload.num_nodes, size_in_bytes(dim, bit_width), np.int64))
-    return compressed_start(after.row_nonzeros(), bit_width, id_bytes)
+    after = rows_after(workload, index)
+    return dense_start(workload, index, bit_width) if after is None else compressed_start(after.row_nonzeros(),
+                                                                                          bit_width, id_bytes)
 
 
-def _rows_after(workload: Workload, index: int) -> FeatureCounts | None:
-    return workload.products[index + 1].rows if index + 1 < len(workload.products) else None
+def dense_start(workload: Workload, index: int, bit_width: int) -> np.ndarray:
+    row_bytes = size_in_bytes(result_dim(workload.products[index]), bit_width)
+    return starts_of(np.full(workload.num_nodes, row_bytes, np.int64))
+
+
+def rows_after(workload: Workload, index: int) -> FeatureCounts | None:
+    """The rows that the next product reads; None after the last one, or if they have other columns."""
+    after = workload.products[index + 1:index + 2]
+    return after[0].rows if after and after[0].rows.dim == result_dim(workload.products[index]) else None
 
 
 def starts_of(sizes: np.ndarray) -> np.ndarray:
     start = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=start[1:])
     return start
+
+
+def places_within(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of counts[0] + counts[1] + ... things in groups, the group of each, and its place in the group."""
+    group = np.repeat(np.arange(len(counts)), counts)
+    return group, np.arange(len(group)) - (np.cumsum(counts) - counts)[group]
+
+
+def block_start_of(group_start: np.ndarray, rows_a_block: int) -> np.ndarray:
+    """First row of each block within a group of rows, then the number of all rows; group_start is (num_groups + 1,)."""
+    group, place = places_within(-(-np.diff(group_start) // rows_a_block))
+    return np.append(group_start[group] + place * rows_a_block, group_start[-1])
 
 
 KNUTH = 2654435761      # 2^32 over the golden ratio: consecutive numbers are spread over all of 32 bits
@@ -81,8 +98,7 @@ def spread_columns(rows: FeatureCounts, first: int, last: int) -> tuple[np.ndarr
     count = rows.nonzeros[first:last].astype(np.int64).ravel()
     index = np.arange(first * NUM_SLICES, last * NUM_SLICES, dtype=np.int64)
     offset = (index * KNUTH % 2**32) * width >> 32
-    place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    slot = np.repeat(np.arange(len(count)), count)
+    slot, place = places_within(count)
     within = (offset[slot] + place * width[slot] // count[slot]) % width[slot]
     return first + slot // NUM_SLICES, np.tile(bounds[:-1], last - first)[slot] + within
 

@@ -31,6 +31,7 @@ from hpcgnn.accelerators.rows import (
     own_dim,
     requests_of,
     result_dim,
+    rows_after,
     runs_of,
     size_in_bytes,
     spread_columns,
@@ -118,7 +119,6 @@ def dense_rows(space: AddressSpace, design: Design, num_rows: int, columns: np.n
 
 
 def compressed_rows(space: AddressSpace, design: Design, counts: FeatureCounts) -> SlicedRows:
-    """New rows in BEICSR, row after row."""
     columns = slices_of(counts.dim, design.rules["slice_columns"])
     slot = size_in_bytes(columns, 1) + size_in_bytes(columns, design.bit_width)
     start = starts_of(-(-slot // LINE_BYTES) * LINE_BYTES)
@@ -271,10 +271,11 @@ def _arcs(design: Design, workload: Workload, space: AddressSpace) -> Names:
 
 
 def _result(design: Design, workload: Workload, index: int, space: AddressSpace) -> SlicedRows:
-    dim, after = result_dim(workload.products[index]), workload.products[index + 1:index + 2]
-    if after and after[0].rows.dim == dim:
-        return compressed_rows(space, design, after[0].rows)
-    return dense_rows(space, design, workload.num_nodes, slices_of(dim, design.rules["slice_columns"]))
+    after = rows_after(workload, index)
+    if after is not None:
+        return compressed_rows(space, design, after)
+    columns = slices_of(result_dim(workload.products[index]), design.rules["slice_columns"])
+    return dense_rows(space, design, workload.num_nodes, columns)
 
 
 def _aggregation_first(design: Design, array: Array, product: Product, space: AddressSpace, arcs: Names,

@@ -72,10 +72,6 @@ class PassTiming:
     def dram_bytes(self) -> int:
         return sum(traffic.num_bytes for traffic in (*self.reads.values(), *self.writes.values()))
 
-    @property
-    def activations(self) -> int:
-        return sum(traffic.row_misses for traffic in (*self.reads.values(), *self.writes.values()))
-
 
 @dataclass(frozen=True)
 class Timing:
@@ -90,10 +86,6 @@ class Timing:
         return sum(each.cycles for each in self.passes)
 
     @property
-    def seconds(self) -> float:
-        return self.cycles / (self.clock_ghz * 1e9)
-
-    @property
     def dram_bytes(self) -> int:
         return sum(each.dram_bytes for each in self.passes)
 
@@ -104,7 +96,6 @@ class Timing:
         return dict(total)
 
     def dram_bytes_by_kind(self) -> dict[str, int]:
-        """Bytes of whole bursts, read and written, by kind."""
         total: Counter[str] = Counter()
         for each in self.passes:
             for side in (each.reads, each.writes):

@@ -38,7 +38,6 @@ class FeatureCounts:
 
     @property
     def slice_dim(self) -> int:
-        """Columns of a slice; the last ones may have fewer."""
         return -(-self.dim // NUM_SLICES)
 
     def row_nonzeros(self) -> np.ndarray:

@@ -10,8 +10,8 @@ from accelerator_workloads import columns_added, columns_left, covered, made_des
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.accelerators.grow import block_start_of, combination_plan, passes
-from hpcgnn.accelerators.rows import spread_columns
+from hpcgnn.accelerators.grow import combination_plan, passes
+from hpcgnn.accelerators.rows import block_start_of, spread_columns
 from hpcgnn.accelerators.subgraphs import subgraphs_of
 from hpcgnn.accelerators.workload import FeatureCounts, Product
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mega_setup import small_design
 
 from hpcgnn.accelerators.mega.layout import Rules
-from hpcgnn.accelerators.mega.passes import block_bounds
 from hpcgnn.accelerators.mega.units import weight_loads
+from hpcgnn.accelerators.rows import block_start_of
 
 
 def windows_by_loop(row_bytes, counts, most_bytes, most_values):
@@ -60,5 +60,5 @@ def test_rows_that_are_on_the_chip_are_one_window():
 
 
 def test_blocks_are_windows_that_are_not_too_large():
-    assert block_bounds(np.array([0, 3, 10, 11]), 4).tolist() == [0, 3, 7, 10, 11]
-    assert block_bounds(np.array([0, 8]), 4).tolist() == [0, 4, 8]
+    assert block_start_of(np.array([0, 3, 10, 11]), 4).tolist() == [0, 3, 7, 10, 11]
+    assert block_start_of(np.array([0, 8]), 4).tolist() == [0, 4, 8]

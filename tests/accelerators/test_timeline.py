@@ -151,7 +151,7 @@ def test_work_and_stalls_of_each_stage_fill_the_pass(seed):
         assert stage.busy_cycles + sum(stage.stalls.values()) == timed.cycles
         assert tuple(stage.stalls) == CAUSES
         assert min(stage.stalls.values()) >= 0
-    assert timed.cycles >= timed.dram_bytes / HBM.peak_gb_per_s
+    assert timed.cycles >= timed.dram_bytes / 256      # GB/s of the published HBM
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -191,7 +191,7 @@ def test_a_lone_block_waits_for_its_reads_and_drains_its_writes():
     assert timed.cycles == 32 + 100 + 24
     assert timed.stages[0].stalls == {"dram reads": 32, "upstream": 0, "downstream": 0, "dram writes": 0, "drain": 24}
     assert timed.dram_busy_cycles == 32 + 24
-    assert (timed.ideal_cycles, timed.activations, timed.dram_bytes) == (100, 2, 128)
+    assert (timed.ideal_cycles, timed.dram_bytes) == (100, 128)
 
 
 def test_reads_of_the_next_block_are_served_while_one_computes():
@@ -255,7 +255,6 @@ def test_no_stream_is_slower_with_twice_the_channels(num_bytes):
 def test_a_faster_accelerator_counts_more_of_its_cycles_for_the_same_read():
     each = pass_of([Blocks(np.array([[0]]), listed([(0, 0, 64, 0)]), NO_REQUESTS, {})], 1)
     assert [run([each], HBM, clock).cycles for clock in (0.5, 1.0, 0.7, 2.0)] == [16, 32, 23, 64]
-    assert run([each], HBM, 2.0).seconds == 32e-9
 
 
 def test_events_and_traffic_are_summed_and_become_json():

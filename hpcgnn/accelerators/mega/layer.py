@@ -11,6 +11,7 @@ import numpy as np
 from hpcgnn.accelerators.condense_traffic import BYTES_AN_ID
 from hpcgnn.accelerators.mega.layout import Connections, Rules, StoredRows, bytes_of, pieces
 from hpcgnn.accelerators.mega.units import WeightLoads, region_offsets, weight_loads
+from hpcgnn.accelerators.rows import starts_of
 from hpcgnn.accelerators.schedule import AddressSpace, Requests
 from hpcgnn.accelerators.workload import Product
 
@@ -60,7 +61,6 @@ class Layer:
 
     @property
     def output_dim(self) -> int:
-        """Columns of the layer's result: of the sums, or of XW if nothing is summed."""
         return self.product.aggregated_dim or self.product.combined_dim
 
     @property
@@ -93,7 +93,6 @@ class Layer:
 
     @property
     def has_later(self) -> bool:
-        """Whether a separate pass aggregates subgraphs."""
         return bool(self.product.aggregated_dim) and self.connections.num_fused_rows < self.num_rows
 
     @property
@@ -110,14 +109,14 @@ class Layer:
     def fused_edge_end(self) -> np.ndarray:
         """Byte where the edges of each source into the first subgraph begin, (num_rows + 1,) int64."""
         arcs = self.connections.fused_arcs
-        return _ends(arcs * self.rules["edge_bytes"] + (arcs > 0) * self.rules["column_bytes"])
+        return starts_of(arcs * self.rules["edge_bytes"] + (arcs > 0) * self.rules["column_bytes"])
 
     @cached_property
     def later_edge_end(self) -> np.ndarray:
         """Byte where the edges of each subgraph begin, (num_subgraphs + 1,) int64."""
         own, copied = self.connections.own_arcs, self.connections.copy_arcs
         edge, column = self.rules["edge_bytes"], self.rules["column_bytes"]
-        return _ends(self.connections.sums_by_subgraph(own * edge + (own > 0) * column, copied * edge + column))
+        return starts_of(self.connections.sums_by_subgraph(own * edge + (own > 0) * column, copied * edge + column))
 
 
 class Places(NamedTuple):
@@ -144,7 +143,3 @@ def places_of(layer: Layer, space: AddressSpace) -> Places:
              layer.fused_edge_end[-1] if layer.product.aggregated_dim else 0,
              layer.later_edge_end[-1] if layer.has_later else 0)
     return Places(*(space.reserve(size) for size in sizes))
-
-
-def _ends(numbers: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(numbers)]).astype(np.int64)

@@ -15,7 +15,8 @@ import numpy as np
 
 from hpcgnn.accelerators.condense_traffic import POLICIES, Buffer, pruned_entries
 from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.schedule import KIND, NO_REQUESTS, Requests
+from hpcgnn.accelerators.rows import starts_of
+from hpcgnn.accelerators.schedule import KIND, Requests
 from hpcgnn.accelerators.subgraphs import Subgraphs, blocks_of, subgraphs_of
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Workload
 from hpcgnn.errors import ConfigError
@@ -181,23 +182,6 @@ def pieces(end: np.ndarray, bounds: np.ndarray, address: int, kind: str) -> Requ
     return requests(np.arange(len(bounds) - 1), address + begin[:-1], np.diff(begin), kind)
 
 
-def lines(block: np.ndarray, line: np.ndarray, line_bytes: int, address: int, kind: str) -> Requests:
-    """Reads of lines in their order; lines that follow each other in a block are one request."""
-    if not line.size:
-        return NO_REQUESTS
-    line = line.astype(np.int64)
-    begins = np.concatenate([[True], (np.diff(line) != 1) | (np.diff(block) != 0)])
-    first = np.flatnonzero(begins)
-    num_lines = np.diff(np.append(first, len(line)))
-    return requests(block[first], address + line[first] * line_bytes, num_lines * line_bytes, kind)
-
-
-def joined(parts: list[Requests]) -> Requests:
-    whole = Requests(*(np.concatenate(fields) for fields in zip(NO_REQUESTS, *parts, strict=True)))
-    order = np.argsort(whole.block, kind="stable")
-    return Requests(*(field[order] for field in whole))
-
-
 @dataclass(frozen=True)
 class StoredRows:
     """Rows one after the other: values and, apart from the values, bitmaps of positions."""
@@ -227,7 +211,7 @@ def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
         bits = count * width
     else:
         bits, _ = package_bits(count, width, rules["package_lengths"])
-    return StoredRows(width, _byte_ends(bits), _byte_ends(np.full(len(width), rows.dim, np.int64)))
+    return StoredRows(width, *(-(-starts_of(ends) // 8) for ends in (bits, np.full(len(width), rows.dim, np.int64))))
 
 
 def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -266,10 +250,6 @@ def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -
 
 def _least_length(lengths: np.ndarray, bits: np.ndarray) -> np.ndarray:
     return lengths[np.searchsorted(lengths, bits)]
-
-
-def _byte_ends(bits: np.ndarray) -> np.ndarray:
-    return -(-np.concatenate([[0], np.cumsum(bits)]) // 8)
 
 
 @dataclass(frozen=True)
@@ -316,6 +296,4 @@ class Connections:
         return np.bincount(place[place >= 0], minlength=self.regions.num_copies)
 
     def sums_by_subgraph(self, of_own: np.ndarray, of_copies: np.ndarray) -> np.ndarray:
-        own = np.concatenate([[0], np.cumsum(of_own)])[self.rows.start]
-        copies = np.concatenate([[0], np.cumsum(of_copies)])[self.regions.start]
-        return np.diff(own) + np.diff(copies)
+        return np.diff(starts_of(of_own)[self.rows.start]) + np.diff(starts_of(of_copies)[self.regions.start])

@@ -23,9 +23,7 @@ from hpcgnn.accelerators.mega.layout import (
     Rules,
     StoredRows,
     bytes_of,
-    joined,
     layout_of,
-    lines,
     pieces,
     requests,
     stored_rows,
@@ -40,9 +38,9 @@ from hpcgnn.accelerators.mega.units import (
     row_cycles,
     source_cycles,
 )
-from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
+from hpcgnn.accelerators.rows import block_start_of, in_order, places_within, requests_of, runs_of, starts_of
+from hpcgnn.accelerators.schedule import NO_REQUESTS, AddressSpace, Blocks, Pass, Requests
 from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
-from hpcgnn.partition.condense import ClusteredRows
 
 Run = tuple[int, int, list[Requests]]      # subgraphs first to last - 1, and their requests
 
@@ -81,7 +79,8 @@ def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
     Assumed: except for gather, lines of own rows are read in the order of the sources.
     """
     if layer.is_kept:
-        yield from _runs_without_reads(layer.connections.later)
+        rows = layer.connections.later
+        yield from ((first, last, []) for first, last in runs_of(rows.indptr[rows.start], ENTRIES_A_RUN))
         return
     how, buffer = layer.rules.sparse_reads, layer.rules.row_buffer
     rows = layer.connections.later if how == "gather" else layer.connections.later_dense
@@ -97,19 +96,11 @@ def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
         yield first, last, parts
 
 
-def _runs_without_reads(rows: ClusteredRows) -> Iterator[Run]:
-    entry, first = rows.indptr[rows.start], 0
-    while first < rows.num_clusters:
-        last = max(int(np.searchsorted(entry, entry[first] + ENTRIES_A_RUN, "right")) - 1, first + 1)
-        yield first, last, []
-        first = last
-
-
 def _fetched(run: FetchedLines, layer: Layer, places: Places, in_order: bool) -> Requests:
     block, line = np.repeat(np.arange(len(run.start) - 1), np.diff(run.start)), run.line
     if in_order:
         line = line[np.lexsort((line, block))]
-    return lines(block, line, layer.rules["line_bytes"], places.combined, "combined rows")
+    return _lines(block, line, layer, places)
 
 
 def _regions(first: int, last: int, layer: Layer, places: Places) -> Requests:
@@ -122,7 +113,8 @@ def _by_source(first: int, last: int, layer: Layer, places: Places) -> Requests:
     chosen = slice(regions.start[first], regions.start[last])
     first_line, num_lines = (part[chosen] for part in source_lines(regions, layer.row_bytes, layer.rules.row_buffer))
     block = np.repeat(np.arange(last - first), np.diff(regions.start[first:last + 1]))
-    return _expanded(block, first_line, num_lines, layer, places)
+    group, number = places_within(num_lines)
+    return _lines(block[group], first_line[group] + number, layer, places)
 
 
 def _by_arc(first: int, last: int, layer: Layer, places: Places) -> Requests:
@@ -138,11 +130,9 @@ def _by_arc(first: int, last: int, layer: Layer, places: Places) -> Requests:
                     "combined rows")
 
 
-def _expanded(block: np.ndarray, first_line: np.ndarray, num_lines: np.ndarray, layer: Layer,
-              places: Places) -> Requests:
-    number = np.arange(int(num_lines.sum())) - np.repeat(np.cumsum(num_lines) - num_lines, num_lines)
-    return lines(np.repeat(block, num_lines), np.repeat(first_line, num_lines) + number, layer.rules["line_bytes"],
-                 places.combined, "combined rows")
+def _lines(block: np.ndarray, line: np.ndarray, layer: Layer, places: Places) -> Requests:
+    line_bytes = layer.rules["line_bytes"]
+    return requests_of("combined rows", block, places.combined + line.astype(np.int64) * line_bytes, line_bytes)
 
 
 def aggregating_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
@@ -162,8 +152,8 @@ def aggregating_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
         if not layer.is_kept:
             own = np.maximum(np.arange(layer.num_rows + 1), layer.connections.num_fused_rows) * layer.own_row_bytes
             reads.append(pieces(own, rows, places.own, "combined rows"))
-        read = joined([part._replace(block=part.block - skipped) for part in reads + parts])
-        writes = joined(layer.target.written(rows[skipped:]) if layer.target else [])
+        read = in_order(*(part._replace(block=part.block - skipped) for part in reads + parts))
+        writes = in_order(*(layer.target.written(rows[skipped:]) if layer.target else [NO_REQUESTS]))
         yield Blocks(cycles[first + skipped:last], read, writes, later_events(layer, first + skipped, last, read))
 
 
@@ -184,14 +174,6 @@ BLOCKS_A_RUN = 4096
 NO_ROW_REQUESTS = RowRequests(*(np.empty(0, np.int64) for _ in RowRequests._fields))
 
 
-def block_bounds(window_start: np.ndarray, most: int) -> np.ndarray:
-    """Rows where blocks begin, then the end. Blocks are windows, cut so that none has more than `most` rows."""
-    num_blocks = -(-np.diff(window_start) // most)
-    window = np.repeat(np.arange(len(num_blocks)), num_blocks)
-    number = np.arange(len(window)) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
-    return np.append(window_start[window] + number * most, window_start[-1])
-
-
 def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
     """Yield blocks of at most rules.rows_a_block rows of one window.
 
@@ -199,7 +181,7 @@ def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
     since the first one's go to others as copies. The own half of GraphSage is written for later subgraphs. The sums
     of the first subgraph leave with the last block.
     """
-    bounds = block_bounds(layer.weights.window_start, layer.rules["rows_a_block"])
+    bounds = block_start_of(layer.weights.window_start, layer.rules["rows_a_block"])
     cycles, lists, copies = _cycle_ends(layer), NO_ROW_REQUESTS, NO_ROW_REQUESTS
     if layer.condenses:
         regions = layer.connections.regions
@@ -211,7 +193,7 @@ def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
         reads = _reads(layer, places, run)
         reads.append(_of_rows(lists, run, places.lists, "lists"))
         writes = [*_writes(layer, places, run, is_last), _of_rows(copies, run, places.regions, "condensed rows")]
-        read, written = joined(reads), joined(writes)
+        read, written = in_order(*reads), in_order(*writes)
         yield Blocks(_combining_cycles(layer, cycles, run, is_last), read, written,
                      _events(layer, run, is_last, read, written))
 
@@ -225,7 +207,7 @@ def _cycle_ends(layer: Layer) -> dict[str, np.ndarray]:
         of_rows["aggregation"] = source_cycles(arcs.fused_arcs, product.aggregated_dim, rules) + own
     if layer.condenses:
         of_rows["condense"] = condense_cycles(arcs.regions, arcs.num_fused, layer.num_rows, layer.row_bytes, rules)
-    return {name: np.concatenate([[0], np.cumsum(numbers)]) for name, numbers in of_rows.items()}
+    return {name: starts_of(numbers) for name, numbers in of_rows.items()}
 
 
 def _combining_cycles(layer: Layer, ends: Mapping[str, np.ndarray], run: np.ndarray, is_last: bool) -> np.ndarray:

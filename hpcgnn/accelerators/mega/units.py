@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcgnn.accelerators.condense_traffic import BYTES_AN_ID, Buffer
 from hpcgnn.accelerators.mega.layout import Rules, bytes_of
+from hpcgnn.accelerators.rows import places_within, starts_of
 from hpcgnn.partition.condense import CondensedRegions
 
 
@@ -94,7 +95,7 @@ def list_reads(regions: CondensedRegions, rules: Rules) -> RowRequests:
     piece before it have matched. The Edge Buffer keeps pieces and fills the FIFOs.
     """
     num_copies, ids = np.diff(regions.start), max(rules["line_bytes"] // BYTES_AN_ID, 1)
-    subgraph, piece = _pieces(-(-num_copies // ids))
+    subgraph, piece = places_within(-(-num_copies // ids))
     first = regions.start[subgraph] + piece * ids
     row = np.where(piece > 0, regions.copied_row[np.maximum(first - 1, 0)], 0).astype(np.int64)
     num_ids = np.minimum(num_copies[subgraph] - piece * ids, ids)
@@ -103,7 +104,7 @@ def list_reads(regions: CondensedRegions, rules: Rules) -> RowRequests:
 
 def region_offsets(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> np.ndarray:
     num_lines = -(-np.diff(regions.start) * row_bytes // buffer.line_bytes)
-    return np.concatenate([[0], np.cumsum(num_lines)]) * buffer.line_bytes
+    return starts_of(num_lines) * buffer.line_bytes
 
 
 def copy_writes(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> RowRequests:
@@ -118,22 +119,17 @@ def copy_writes(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> Ro
     rows_at_once = max(share // row_bytes, 1)
     if share >= line:
         piece_bytes = share // line * line
-        subgraph, piece = _pieces(-(-num_copies * row_bytes // piece_bytes))
+        subgraph, piece = places_within(-(-num_copies * row_bytes // piece_bytes))
         begin = piece * piece_bytes
         end = np.minimum(begin + piece_bytes, num_copies[subgraph] * row_bytes)
         last, num_lines = (end - 1) // row_bytes, -(-(end - begin) // line)
     else:
-        subgraph, piece = _pieces(-(-num_copies // rows_at_once))
+        subgraph, piece = places_within(-(-num_copies // rows_at_once))
         begin = piece * rows_at_once * row_bytes // line * line
         last = np.minimum((piece + 1) * rows_at_once, num_copies[subgraph]) - 1
         num_lines = np.full(len(piece), -(-rows_at_once * row_bytes // line))
     row = regions.copied_row[regions.start[subgraph] + last].astype(np.int64)
     return _by_row(row, region_offsets(regions, row_bytes, buffer)[subgraph] + begin, num_lines * line)
-
-
-def _pieces(num_pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    subgraph = np.repeat(np.arange(len(num_pieces)), num_pieces)
-    return subgraph, np.arange(len(subgraph)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
 
 
 def _by_row(row: np.ndarray, offset: np.ndarray, num_bytes: np.ndarray) -> RowRequests:
@@ -167,7 +163,7 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
     """
     half, weight_row_bytes = rules.half("weight"), bytes_of(combined_dim, rules["weight_bits"])
     num_bytes = dim * weight_row_bytes
-    count_end = np.concatenate([[0], np.cumsum(count)])
+    count_end = starts_of(count)
     windows = _windows([(row_end, rules.half("input"))])
     if num_bytes <= half:
         return WeightLoads("resident", windows, *(np.array([number]) for number in (0, 0, num_bytes)))
@@ -178,8 +174,7 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
             streamed_bytes <= int(needed.sum()) * weight_row_bytes):
         load = np.arange(len(windows) - 1)
         return WeightLoads("streamed", windows, load, np.zeros_like(load), np.full_like(load, num_bytes))
-    load = np.repeat(np.arange(len(needed)), needed)
-    place = np.arange(len(load)) - np.repeat(np.cumsum(needed) - needed, needed)
+    load, place = places_within(needed)
     offset = place * dim // needed[load] * weight_row_bytes
     return WeightLoads("by need", scarce, load, offset, np.full(len(load), weight_row_bytes))
 
