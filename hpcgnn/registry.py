@@ -57,7 +57,6 @@ def read_json(text: str) -> tuple[dict[str, Any], bool]:
 
 
 def seal_toml(text: str) -> str:
-    """Prepend a line with the checksum of a TOML text."""
     return f"{TOML_START}{_crc(text.encode())}{TOML_END}{text}"
 
 

@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from fork_server import served
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench import environment, epoch, host, kernels
+from hpcgnn.bench import environment, epoch, kernels, place
+
+
+@dataclass(frozen=True)
+class SmallPlace(place.Place):
+    num_rows: int = 64
+    stream_bytes: int = 1 << 20
+
 
 environment.run_in = lambda *wanted: None
 epoch.call_in_child = lambda threads, *call: environment._call_work(*call)
 epoch.hpcgnn_command = lambda *arguments: served(["-m", "hpcgnn", *arguments])
 epoch.thread_environment = lambda threads: dict(os.environ)
-host.HostPlace = partial(host.HostPlace, num_rows=64, stream_bytes=1 << 20)
+place.Place = SmallPlace
 kernels.KernelBenchmark = partial(kernels.KernelBenchmark, width=9)
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ LIBRARY_HOMES = {
     "kaminpar": ("partition",),
     "pymetis": ("partition",),
     "hpcgnn._ext": ("_ext", "accelerators", "data.cleaning", "graph.batch", "links.ranking", "ops", "partition",
-                    "lowbit.package", "bench.host"),
+                    "lowbit.package", "bench.place"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"methods.{name}" for name in ("bisection", "cost_model", "greedy", "highs", "problem", "staleness",

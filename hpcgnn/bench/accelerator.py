@@ -12,30 +12,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich import box
 from rich.table import Table
 
-from hpcgnn.accelerators.design import FOLDER, Design
+from hpcgnn.accelerators.design import Design, read_named
+from hpcgnn.accelerators.energy import REFERENCE
 from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.simulate import Outcome, simulate
 from hpcgnn.bench.accelerator_workload import DegreeValues, Sweep, read_workloads, save_picture
 from hpcgnn.errors import ConfigError
 from hpcgnn.run.tables import print_fitted, terminal_width
 
-if TYPE_CHECKING:
-    pass
-
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 FIRST = "mega"                  # the table shows MEGA's gain over all other designs
-PAPER = FOLDER / "reference" / "paper.toml"
 MEASURES: dict[str, Callable[[Outcome], float]] = {
     "speedup": lambda outcome: outcome.cycles,
     "dram": lambda outcome: outcome.timing.dram_bytes,
@@ -47,7 +38,6 @@ CAPTION = ("busiest: the unit with the most busy cycles of each pass, as a share
 
 
 def name_of(outcome: Outcome) -> str:
-    """The design's name, with the numbers that were changed."""
     return ", ".join([outcome.design, *(f"{path.rpartition('.')[2]} {_said(value)}"
                                         for path, value in outcome.changes.items())])
 
@@ -71,7 +61,6 @@ def waiting_share(outcome: Outcome) -> tuple[float, float]:
 
 
 def print_designs(chosen: tuple[Design, ...]) -> None:
-    """Print the units, bits per value and buffers of each design, as in Tables IV, V and VII."""
     table = Table(box=box.SIMPLE_HEAD, title="designs", title_justify="left", collapse_padding=True, pad_edge=False)
     for heading in ("design", "dataflow", "units", "bits", "KB", "of buffers"):
         table.add_column(heading, justify="right" if heading in ("bits", "KB") else "left")
@@ -83,7 +72,6 @@ def print_designs(chosen: tuple[Design, ...]) -> None:
 
 
 def print_outcomes(outcomes: list[Outcome]) -> None:
-    """Print one table per workload, with one row per design or value of the sweep."""
     for workload in dict.fromkeys(outcome.workload for outcome in outcomes):
         rows = [outcome for outcome in outcomes if outcome.workload == workload]
         print_fitted(_table(workload, rows), sys.stdout, terminal_width())
@@ -127,8 +115,7 @@ def gains(outcomes: list[Outcome]) -> Iterator[tuple[str, str, dict[str, float]]
 
 
 def reported() -> dict[str, dict[str, float]]:
-    """What the paper reports, by measure and design."""
-    return tomllib.loads(PAPER.read_text())
+    return read_named("table", "paper", REFERENCE)[1]
 
 
 def print_gains(outcomes: list[Outcome]) -> None:
@@ -258,7 +245,6 @@ def record(outcome: Outcome, seconds: float) -> dict[str, Any]:
 
 def write_outcomes(folder: Path, machine: dict[str, Any], records: list[dict[str, Any]],
                    degrees: list[DegreeValues]) -> None:
-    """Write accelerator.json. Raises ConfigError where it can't be written."""
     by_degree = {one.name: {"in_degree": one.in_degree.tolist(), "mean": one.mean.tolist()} for one in degrees}
     try:
         (folder / JSON).write_text(json.dumps({"machine": machine, "outcomes": records, "by_degree": by_degree},

@@ -170,7 +170,6 @@ def draw_degrees(path: Path, found: list[DegreeValues]) -> None:
 
 
 def save_picture(figure: Any, path: Path) -> None:
-    """Write a figure of matplotlib. Raises ConfigError where that fails."""
     try:
         figure.savefig(path, dpi=130)
     except OSError as error:
@@ -235,7 +234,6 @@ def trained_workload(work: BatchedGraph, model: IntegerModel, name: str) -> Work
 
 
 def counts_of_packages(packed: PackagedRows) -> FeatureCounts:
-    """Count the values of packages by slices of columns, a block of rows at a time."""
     slice_dim = -(-packed.dim // NUM_SLICES)
     nonzeros = np.zeros((packed.num_rows, NUM_SLICES), np.int32)
     for first, codes in packed.blocks(max(1, (1 << 24) // packed.dim)):
@@ -319,7 +317,6 @@ def draw_arcs(num_nodes: int, num_arcs: int, rng: np.random.Generator) -> tuple[
 
 
 def drawn_widths(in_degree: np.ndarray) -> np.ndarray:
-    """Assumed widths by in-degree, (num_nodes,) uint8: see DRAWN_WIDTHS."""
     rank = np.argsort(np.argsort(in_degree, kind="stable"), kind="stable") / max(len(in_degree), 1)
     width = np.empty(len(in_degree), np.uint8)
     for share, bits in DRAWN_WIDTHS:

@@ -31,8 +31,6 @@ from hpcgnn.run.tables import wrapped
 
 @dataclass(frozen=True)
 class Finding:
-    """One observation about this machine."""
-
     subject: str               # MPI, cores, Slurm, …
     seen: str                  # a phrase
     remedy: str = ""           # what to change, one sentence; "" if all is well
@@ -40,7 +38,6 @@ class Finding:
 
 
 def lines_of(findings: Iterable[Finding]) -> Iterator[str]:
-    """One line per finding, and below it what to change."""
     findings = list(findings)
     width = max((len(one.subject) for one in findings), default=0)
     for one in findings:
@@ -102,7 +99,6 @@ def core_findings(variables: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def quota_of(text: str) -> float | None:
-    """Cores of a cgroup's cpu.max; None without a limit."""
     words = text.split()
     return None if len(words) != 2 or not words[0].isdecimal() else int(words[0]) / int(words[1])
 
@@ -125,7 +121,6 @@ def binding_findings(places: Sequence[Place]) -> Iterator[Finding]:
 
 
 def span_text(cores: Sequence[int]) -> str:
-    """Ascending numbers as spans: 0-3,8."""
     spans: list[list[int]] = []
     for core in cores:
         if spans and core == spans[-1][1] + 1:
@@ -136,7 +131,6 @@ def span_text(cores: Sequence[int]) -> str:
 
 
 def loaded_library() -> str:
-    """Path of the MPI library in this process; "" if there is none."""
     maps = Path("/proc/self/maps")
     text = maps.read_text() if maps.exists() else ""
     return next(iter(re.findall(r"(/\S*/lib(?:mpi|mpich)\.so\S*)", text)), "")
@@ -234,7 +228,6 @@ LITTLE_SPACE = 1 << 30      # bytes; a run of a large graph writes several times
 
 
 def gpu_findings() -> Iterator[Finding]:
-    """torch and the GPUs that it sees, the driver, and cupy, which compiles the kernels. Imports torch."""
     import torch
 
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
@@ -267,7 +260,6 @@ def version_of(package: str) -> str | None:
 
 
 def extra_findings() -> Iterator[Finding]:
-    """Which optional packages are there, and how to install the others."""
     wanted: dict[str, list[str]] = {}
     for line in requires("hpcgnn") or []:
         found = re.match(r"([\w.-]+).*extra == [\"']([\w-]+)[\"']", line)
@@ -323,7 +315,6 @@ LOW_SHARE = 0.5          # a product below this share of its ceiling is reported
 
 
 def machine_lines(num_threads: int) -> list[str]:
-    """The processor, and the instruction sets in effect."""
     capability = torch.backends.cpu.get_cpu_capability()
     return [f"processor: {processor_name()}, {available_cores()} cores, {num_threads} threads",
             f"instructions: kernels {simd_level()}, torch {TORCH_LEVELS.get(capability, capability.lower())}, "
@@ -331,7 +322,6 @@ def machine_lines(num_threads: int) -> list[str]:
 
 
 def complaints(measured: Iterable[Measurement]) -> list[str]:
-    """One sentence, with a remedy, for each thing that slows a training here."""
     found = []
     if simd_level() != best_level():
         found.append(f"HPCGNN_SIMD holds the kernels at {simd_level()}, and this processor has {best_level()}; "

@@ -18,8 +18,6 @@ CUPY_PROJECTS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")    # on
 
 @dataclass(frozen=True)
 class Chip:
-    """The properties of the GPU that a launch or a figure depends on."""
-
     name: str
     capability: tuple[int, int]    # (int, int), compute capability
     num_processors: int            # streaming multiprocessors
@@ -33,7 +31,6 @@ class Chip:
                    getattr(found, "L2_cache_size", 0))
 
     def describe(self) -> dict[str, Any]:
-        """The chip, its driver and its compiler, as in bench.json."""
         return {"chip": {**asdict(self), "driver": driver_version()},
                 "cuda": {"torch": torch.version.cuda, "cupy": cupy_version()}}
 
@@ -48,7 +45,6 @@ def check_device() -> None:
 
 
 def driver_version() -> str | None:
-    """Version of the GPU's driver; None if nvidia-smi can't tell."""
     if shutil.which("nvidia-smi") is None:
         return None
     found = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
@@ -57,7 +53,6 @@ def driver_version() -> str | None:
 
 
 def cupy_version() -> str | None:
-    """Version of cupy from any of its projects; None without it."""
     return next(filter(None, map(_version_of, CUPY_PROJECTS)), None)
 
 

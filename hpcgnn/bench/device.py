@@ -140,7 +140,6 @@ class DevicePlace(Place):
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.name)
 
     def draw(self, num_edges: int) -> Topology:
-        """Draw a power law on the device, with fewer edges where memory is short."""
         return draw_power_law(arcs_that_fit(num_edges, self._free_bytes()), self.name)
 
     def _free_bytes(self) -> int:
@@ -154,7 +153,6 @@ class DevicePlace(Place):
 
 
 def seconds_between_events(work: Work) -> float:
-    """Seconds of one call on torch's current stream."""
     started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     started.record()
     work()

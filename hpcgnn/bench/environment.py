@@ -38,7 +38,6 @@ def thread_environment(num_threads: int, base: Mapping[str, str] | None = None) 
 
 
 def with_tcmalloc(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with tcmalloc loaded first, where it is installed."""
     library = find_tcmalloc()
     if library is None:
         return dict(environment)
@@ -71,12 +70,10 @@ def run_in(environment: Mapping[str, str], program: tuple[str, ...] = ("-m", "hp
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
-    """Set the variables in this process, before its libraries are loaded."""
     os.environ.update(environment)
 
 
 def call_in_child(threads: int, function: str, *arguments: Any) -> Any:
-    """Call a function of epoch_work by its name, with `threads` threads."""
     environment = with_kept_memory(thread_environment(threads))
     with ProcessPoolExecutor(1, get_context("spawn"), set_environment, (environment,)) as pool:
         return pool.submit(_call_work, function, *arguments).result()

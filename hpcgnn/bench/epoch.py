@@ -72,14 +72,12 @@ def find_mpirun() -> str:
 
 
 def preprocess(archive: Path, shards: Path, ranks: int) -> Path:
-    """Cut an .npz archive into shards, with structural features if it has none."""
     run(hpcgnn_command("preprocess", f"npz:{archive}", "--out", shards, "--parts", ranks), os.environ)
     return shards
 
 
 def train_ours(settings: EpochSettings, shards: Path, precision: str, ranks: int, threads: int, out: Path,
                device: str = "cpu") -> Trained:
-    """Run `hpcgnn train` on shards of `ranks` parts."""
     flags = {**asdict(settings), "norm": "layer", "weight_decay": 0, "method": "vanilla", "early_stop": 0, "repeat": 1,
              "checkpoint_every": 0}
     if precision != "fp32":
@@ -127,8 +125,6 @@ RunKey = tuple[str, str]    # name of the contestant, precision
 
 @dataclass(frozen=True)
 class EpochBenchmark:
-    """Runs `hpcgnn bench epoch`."""
-
     source: Path              # .npz archive, or a folder of shards
     models: tuple[str, ...]
     precisions: tuple[str, ...]
@@ -141,7 +137,6 @@ class EpochBenchmark:
     begin: Begin = say_nothing
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield one measurement per model and precision."""
         with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
             shards = self._shards(Path(folder))
             arrays = Path(folder) / "graph.npz"
@@ -209,13 +204,11 @@ def ours(ranks: int) -> str:
 
 
 def memory_line(case: str, chosen: dict[str, list[Trained]]) -> str:
-    """Peak memory of every contestant's largest process."""
     parts = (f"{name} {size_text(max(run.peak_bytes for run in trained))}" for name, trained in chosen.items())
     return f"{case}: peak memory of the largest process: {', '.join(parts)}"
 
 
 def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
-    """Mean and standard deviation of every contestant's test score over the rounds."""
     parts = []
     for name, trained in chosen.items():
         scores = [100 * run.test_score for run in trained]
@@ -225,6 +218,5 @@ def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
 
 
 def ceiling_line(case: str, ceiling: dict[str, float]) -> str:
-    """The terms of the ceiling, as one line."""
     return f"{case}: ceiling, no row skipped = " + " + ".join(
         f"{time_text(seconds)} {name}" for name, seconds in ceiling.items())

@@ -56,8 +56,6 @@ RANKS_TOLERANCE = 1e-3      # for several ranks: dropout draws the same, sums ar
 
 @dataclass
 class InProcessEpochs(PartedBenchmark):
-    """Runs `hpcgnn bench epoch` in one process."""
-
     comm: MPI.Comm
     source: str                    # .npz archive, folder of shards of one part, or drawn:EDGES,NODES
     device: str
@@ -75,7 +73,6 @@ class InProcessEpochs(PartedBenchmark):
     _found: dict[str, Ours] = field(default_factory=dict, init=False)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield measurements of each model and precision, then of the compiled peer, then of several ranks."""
         if self.ranks > 1 and Path(self.source).is_dir():
             raise ConfigError(f"{self.source} is a folder of shards, and --ranks {self.ranks} needs the graph in so "
                               "many parts; give the .npz archive, or leave --ranks out")
@@ -286,8 +283,6 @@ class InProcessEpochs(PartedBenchmark):
 
 @dataclass(frozen=True)
 class Ours:
-    """Result of one training of ours."""
-
     case: str
     clock: PhaseClock
     weights: dict[str, torch.Tensor]         # at the start, on the host
@@ -296,7 +291,6 @@ class Ours:
     epoch_seconds: dict[str, list[float]]    # phase -> seconds, from metrics.jsonl
 
     def remarks(self) -> list[str]:
-        """The profile in one sentence."""
         record, timed = self.clock.profile, self.epoch_seconds
         if "fault" in record:
             return [f"{self.case}: there is no profile: {record['fault']}"]
@@ -336,7 +330,6 @@ class Watch(Callback):
             step_graph.forget()
 
     def by_phase(self) -> dict[str, list[float]]:
-        """Seconds per epoch as the trainer recorded them, by phase."""
         places = iter(self._recorded)
         return {phase.name: [next(places) for _ in range(phase.epochs)] for phase in self._phases}
 

@@ -38,8 +38,6 @@ class Phase:
 
 @dataclass
 class PhaseClock:
-    """Times epochs, and moves from one phase to the next between them."""
-
     phases: tuple[Phase, ...]
     device: str
     set_dropout: Callable[[float], None]                             # sets the probability in the model
@@ -64,7 +62,6 @@ class PhaseClock:
 
     @property
     def phase(self) -> Phase | None:
-        """The current phase; None at the end."""
         return None if self.is_done else self.phases[self._number]
 
     def start(self) -> None:
@@ -74,7 +71,6 @@ class PhaseClock:
         self._restart()
 
     def tick(self, loss: float) -> None:
-        """End an epoch after its loss was read."""
         spent, phase = time.perf_counter() - self._started, self.phases[self._number]
         self.seconds.setdefault(phase.name, []).append(spent)
         self.losses.setdefault(phase.name, []).append(loss)

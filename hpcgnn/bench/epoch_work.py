@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.bench.host import HostPlace
-from hpcgnn.bench.place import PRECISION, Work
+from hpcgnn.bench.place import PRECISION, Place, Work
 from hpcgnn.bench.timing import OURS, Effort
 from hpcgnn.errors import DatasetError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import read_graph_info, read_partition
 
-PLACE = HostPlace(Effort(repeat=5))
+PLACE = Place(Effort(repeat=5))
 NODE_ARRAYS = ("features", "labels", "train_mask", "val_mask", "test_mask")
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.bench.host import HostPlace, copy_stream
-from hpcgnn.bench.place import Work
+from hpcgnn.bench.place import Place, Work, copy_stream
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.exchange.codec import MessageArena
 from hpcgnn.exchange.plan import ring_rounds
@@ -30,7 +29,7 @@ KEY = CounterKey(0, 0, FORWARD, 0)
 
 
 @dataclass(frozen=True)
-class RanksPlace(HostPlace):
+class RanksPlace(Place):
     """Times work that all ranks of `comm` start at once; the slowest rank counts."""
 
     comm: Any = None
@@ -92,7 +91,6 @@ class ExchangeBenchmark:
         yield Measurement(group, f"dequantize {size}", values, "GB/s", self.place.interleave({OURS: unpack}))
 
     def exchanges(self, send: list[np.ndarray], receive: list[np.ndarray]) -> dict[str, Callable[[], None]]:
-        """Each way to exchange messages, collective. `send` and `receive` have one uint8 array per rank."""
         peers = range(self.comm.size)
         rounds = ring_rounds(self.comm.rank, self.comm.size, peers)
 

@@ -98,8 +98,6 @@ STORED, NORMS = ("weight", "bias", "second", "second_bias", "own"), ("norm_weigh
 
 @dataclass(frozen=True)
 class FloatConvolution:
-    """A convolution of the stack; gin has a second map, sage a map of the row itself."""
-
     kind: str
     # weight, bias: (mapped_dim, in_dim) float32, (mapped_dim,)
     weight: torch.Tensor
@@ -119,7 +117,6 @@ class FloatConvolution:
         return len(self.weight if self.second is None else self.second)
 
     def stored(self, storage: torch.dtype, device: str, norm_storage: torch.dtype = torch.float32) -> FloatConvolution:
-        """The convolution in the storage of the rows, on a device; its LayerNorm in `norm_storage`."""
         types = dict.fromkeys(STORED, storage) | dict.fromkeys(NORMS, norm_storage)
         tensors = {name: (getattr(self, name), dtype) for name, dtype in types.items()}
         return replace(self, **{name: None if tensor is None else tensor.to(device, dtype)

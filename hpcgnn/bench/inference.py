@@ -16,7 +16,6 @@ from typing import Any
 
 from hpcgnn.bench import inference_device, inference_host
 from hpcgnn.bench.float_networks import SUMMED_KINDS, FloatBatches, float_stack, integer_model, random_stack
-from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.inference_work import BatchedGraph
 from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import Measurement
@@ -34,8 +33,6 @@ BATCH_SIZE = 16     # clusters per batch, as in QGTC
 
 @dataclass(frozen=True)
 class InferenceBenchmark:
-    """Runs `hpcgnn bench inference`."""
-
     place: Place
     sources: tuple[Path, ...]    # .npz archives
     trained: tuple[Path, ...]    # model files, each for the graph of one archive; if any, no model is drawn
@@ -88,7 +85,7 @@ class InferenceBenchmark:
 
     @property
     def _sides(self) -> ModuleType:
-        return inference_host if isinstance(self.place, HostPlace) else inference_device
+        return inference_device if self.place.is_device else inference_host
 
     def _measure_sides(self, case: str, work: BatchedGraph, model: IntegerModel,
                        others: dict[str, Any]) -> Measurement:
@@ -97,7 +94,6 @@ class InferenceBenchmark:
 
 
 def is_of(model: IntegerModel, dataset: GraphDataset) -> bool:
-    """Whether a model was made on a graph."""
     found = dataset.name, dataset.num_nodes, dataset.features.shape[1]
     return found == (model.dataset, model.num_nodes, model.num_features)
 

@@ -65,7 +65,6 @@ class CopiedFloats:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes copied in a pass, in both directions together."""
         return self._features.nbytes + self._logits.nbytes
 
     def compute(self) -> torch.Tensor:

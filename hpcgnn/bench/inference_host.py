@@ -55,7 +55,6 @@ def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[
 
 def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                   place: Place) -> Measurement:
-    """Time passes over the whole graph, and `others` (from `float_sides`)."""
     rows = bit_rows(work, model)
     run = HostPass(model, RankNeighborhood(work.part, work.alone), rows)
     contestants = {name: in_a_row(side.forward) for name, side in {OURS: run, **others}.items()}

@@ -41,7 +41,6 @@ class BatchedGraph:
 
     @classmethod
     def whole(cls, dataset: GraphDataset) -> BatchedGraph:
-        """Take all rows and edges as one batch."""
         part = build_partition(dataset, np.zeros(dataset.num_nodes, np.int32), 0, 1)
         batches = Batches(part.inner_id, np.array([0, part.num_inner]), part.indptr, part.indices)
         return cls(dataset.name, dataset.num_classes, batches, np.ascontiguousarray(part.features, np.float32),
@@ -58,7 +57,6 @@ class BatchedGraph:
 
     @property
     def alone(self) -> CodeExchange:
-        """The exchange of a whole graph, which has one part."""
         comm: Any = StandInComm(0, 1)
         return CodeExchange(comm, ExchangePlan.build(self.part))
 
@@ -73,7 +71,6 @@ class BatchedGraph:
 
 
 def in_a_row(work: Callable[[], object]) -> Callable[[], None]:
-    """`work`, repeated PASSES times."""
     return partial(_repeat, work)
 
 
@@ -91,14 +88,12 @@ def check_same(case: str, answers: dict[str, np.ndarray]) -> None:
 
 
 def against_floats(measured: Measurement, logits: np.ndarray, row_bytes: int, floats: dict[str, Any]) -> dict[str, Any]:
-    """Details for bench.json of the integer contestant against the FloatBatches in `floats`."""
     same = (floats[FP32].forward().argmax(1) == logits.argmax(1)).mean()
     return {"best_float_over_ours": min(measured.median(name) for name in floats) / measured.median(),
             "same_class_as_fp32": float(same), "row_bytes": row_bytes, "bf16_row_bytes": floats[BF16].row_bytes}
 
 
 def of_batches(packed: PackedBatches, runs: dict[str, Any], measured: Measurement) -> dict[str, Any]:
-    """Details of passes in batches in each of WAYS, after at least one run of each."""
     counts, tiles = runs["auto"].counts, runs["tiles"].counts
     better = min(measured.median("tiles"), measured.median("gather"))
     return {"zero_tile_share": tiles.num_jumped / max(tiles.num_places, 1),

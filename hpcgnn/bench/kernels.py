@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.peers.spmm import mean_peers, sampled_peers, weights_of_arcs
 from hpcgnn.bench.place import PRECISION, Contestants, Place, Work, admit, open_topology
 from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
@@ -49,8 +48,6 @@ WITH_VALUES = "with values"                                      # on a device
 
 @dataclass
 class KernelBenchmark(PartedBenchmark):
-    """Runs `hpcgnn bench kernels`."""
-
     place: Place
     graphs: tuple[str, ...]    # .npz archives, or drawn:EDGES
     # widths, precisions: columns and storage of the rows in products
@@ -62,7 +59,7 @@ class KernelBenchmark(PartedBenchmark):
     def parts(self) -> Iterator[Part]:
         yield "ceilings", self.place.ceilings
         # Products with weights are a kernel of ours on the host, and cuBLAS on a device.
-        if isinstance(self.place, HostPlace):
+        if not self.place.is_device:
             yield "dense", partial(measure_dense, self.place, self.place.num_rows, self.width, self.precisions)
         for code in CODES:
             yield f"{code} messages", partial(measure_messages, self.place, self.width, self.peers, code)
@@ -76,7 +73,7 @@ class KernelBenchmark(PartedBenchmark):
         return measure_products(self.place, graph, self.widths, self.precisions, self.peers)
 
 
-def measure_dense(place: HostPlace, num_rows: int, width: int, precisions: tuple[str, ...]) -> Iterator[Measurement]:
+def measure_dense(place: Place, num_rows: int, width: int, precisions: tuple[str, ...]) -> Iterator[Measurement]:
     """Multiply rows (num_rows, width) by (width, width), and compute the weight's gradient, in each precision.
 
     torch is left out, with a remark, if it has no instructions for a precision: it would take minutes.
@@ -127,7 +124,6 @@ def measure_messages(place: Place, width: int, peers: tuple[str, ...], code: str
 
 def filling(rows: torch.Tensor, index: np.ndarray, node_id: np.ndarray, layout: MessageLayout, key: CounterKey,
             message: Buffer) -> Work:
-    """Work that fills `message`; on a device it returns before the kernel has ended."""
     if isinstance(message, np.ndarray):
         return partial(quantize_rows, rows, index, node_id, layout, key, message)
     first_bad = torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
@@ -156,7 +152,6 @@ class TorchMessage:
         return packed
 
     def unpack(self) -> torch.Tensor:
-        """The dequantized rows, (n, dim) float32."""
         codes = self.payload
         if self.bits < 8:
             shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8, device=codes.device)

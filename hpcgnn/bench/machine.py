@@ -32,5 +32,4 @@ def describe_machine(num_threads: int) -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the installed packages among PACKAGES, without importing them."""
     return {package: version(package) for package in PACKAGES if importlib.util.find_spec(package.replace("-", "_"))}

@@ -68,7 +68,6 @@ def simulated_part(num_ranks: int, num_neighbors: int, rows: int) -> Partition:
 
 
 def simulated_trace(plan: ExchangePlan, site: tuple[int, int]) -> Trace:
-    """Draw a value range for each row that an exchange sends."""
     rng = np.random.default_rng(site)
     send = plan.halo if site[1] == BACKWARD else plan.boundary
     return Trace(COLUMNS, tuple(rows.position for rows in send),
@@ -76,7 +75,6 @@ def simulated_trace(plan: ExchangePlan, site: tuple[int, int]) -> Trace:
 
 
 def simulated_times(num_ranks: int, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw the measurements of `time_rounds`."""
     source = np.repeat((rank - timed_rounds(num_ranks)) % num_ranks, len(SIZES) * REPETITIONS)
     num_bytes = np.tile(np.repeat(SIZES, REPETITIONS), len(source) // (len(SIZES) * REPETITIONS))
     return source, num_bytes, (2e-5 + 1e-9 * num_bytes) * np.random.default_rng(rank).lognormal(0, 0.1, len(source))
@@ -84,8 +82,6 @@ def simulated_times(num_ranks: int, rank: int) -> tuple[np.ndarray, np.ndarray, 
 
 @dataclass(frozen=True)
 class SimulatedRank:
-    """A rank among many, with everything that its work needs."""
-
     part: Partition
     comm: Any                  # a StandInComm
     plan: ExchangePlan
@@ -96,7 +92,6 @@ class SimulatedRank:
         return cls(part, StandInComm(part.part, num_ranks), ExchangePlan.build(part))
 
     def works(self) -> Works:
-        """All work of a rank for its peers, in the order of a training."""
         timed = simulated_times(self.comm.size, self.comm.rank)
         return {
             "plan": lambda: ExchangePlan.build(self.part),
@@ -136,8 +131,6 @@ class SimulatedRank:
 
 @dataclass(frozen=True)
 class RanksBenchmark:
-    """Runs `hpcgnn bench ranks`."""
-
     # num_ranks, num_neighbors: all combinations; a rank's neighbors are at most all other ranks
     num_ranks: tuple[int, ...] = NUM_RANKS
     num_neighbors: tuple[int, ...] = NUM_NEIGHBORS
@@ -146,7 +139,6 @@ class RanksBenchmark:
     begin: Begin = say_nothing
 
     def measure(self) -> Iterator[Measurement]:
-        """Yield one measurement per work, number of neighbors and number of ranks."""
         cases = sorted({(min(neighbors, ranks - 1), ranks) for ranks in self.num_ranks
                         for neighbors in self.num_neighbors})
         ranks = [SimulatedRank.draw(num_ranks, num_neighbors, self.rows) for num_neighbors, num_ranks in cases]
@@ -168,7 +160,6 @@ class RanksBenchmark:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """Peak memory of a piece of work, beyond what was allocated before it."""
     tracemalloc.start()
     try:
         work()
@@ -183,7 +174,6 @@ RESULT_COLUMNS = 3
 @dataclass(frozen=True)
 class RanksResult(BenchmarkResult):
     def figure(self) -> Figure:
-        """Seconds over neighbors: one panel per piece of work, one line per number of ranks. Needs matplotlib."""
         from matplotlib.figure import Figure
 
         works = list(dict.fromkeys(row.group for row in self.measurements))

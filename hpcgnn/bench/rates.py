@@ -18,8 +18,7 @@ import torch
 
 from hpcgnn.bench.exchange import RanksPlace
 from hpcgnn.bench.graphs import SYNTHETIC_DEGREE, draw_power_law
-from hpcgnn.bench.host import zeros
-from hpcgnn.bench.place import PRECISION
+from hpcgnn.bench.place import PRECISION, zeros
 from hpcgnn.bench.timing import OURS
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
@@ -48,8 +47,6 @@ Tables = dict[str, dict[str, Any]]
 
 @dataclass
 class NodeRates:
-    """One rank's share of the measurement of a node's rates."""
-
     place: RanksPlace
     precisions: tuple[str, ...]
 

@@ -30,8 +30,6 @@ WIDEST = 1000
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """The results of one `hpcgnn bench`."""
-
     kind: str                                            # name of the subcommand
     # from `describe_machine` before the first measurement; on a GPU also the chip and CUDA
     machine: dict[str, Any]
@@ -39,7 +37,6 @@ class BenchmarkResult:
     failures: list[str] = field(default_factory=list)    # parts that could not be measured, with the reason
 
     def remarks(self) -> list[str]:
-        """Sentences for the reader: machine, load and allocator, what a peer can't do, what failed."""
         machine = self.machine
         load = machine["load_average"][0]
         busy = f"; load average {load:.1f} at the start" + (": the machine was busy" if load > 0.5 else "")
@@ -64,7 +61,6 @@ class BenchmarkResult:
         return print_to_text(self.tables(), self.remarks())
 
     def tables(self) -> list[Table | str]:
-        """The tables printed above the remarks."""
         return [_table_of(self.measurements)]
 
     def write(self, folder: Path) -> None:
@@ -94,7 +90,6 @@ class BenchmarkResult:
 
 
 def open_folder(folder: Path) -> None:
-    """Make the folder for the results, before anything is measured. Raises ConfigError if it can't be used."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

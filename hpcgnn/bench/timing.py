@@ -30,8 +30,6 @@ class Effort:
 
 @dataclass
 class Measurement:
-    """Seconds of one piece of work."""
-
     # group, case: kernel, and what it was run on
     group: str
     case: str
@@ -57,7 +55,6 @@ class Measurement:
 
     @property
     def peers(self) -> list[str]:
-        """Names of all contestants except us and the ceiling."""
         return [name for name in self.seconds if name not in (OURS, CEILING)]
 
     @property
@@ -89,7 +86,6 @@ class PartedBenchmark:
     failures: list[str] = field(default_factory=list, init=False)
 
     def parts(self) -> Iterator[Part]:
-        """Yield each part's name and the function that measures it."""
         raise NotImplementedError
 
     def measure(self) -> Iterator[Measurement]:

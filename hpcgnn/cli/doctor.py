@@ -68,14 +68,14 @@ def show_rates(threads: int) -> None:
     """Print the processor, the rates of products in each precision, and the causes of low rates."""
     # These import torch.
     from hpcgnn.bench.checkup import complaints, machine_lines
-    from hpcgnn.bench.host import HostPlace
     from hpcgnn.bench.kernels import measure_dense
+    from hpcgnn.bench.place import Place
     from hpcgnn.bench.result import table_text
     from hpcgnn.bench.timing import Effort
     from hpcgnn.run.tables import wrapped
 
     for line in machine_lines(threads):
         click.echo(wrapped(line))
-    place = HostPlace(Effort(5, SECONDS_A_PRODUCT))
+    place = Place(Effort(5, SECONDS_A_PRODUCT))
     measured = list(measure_dense(place, NUM_ROWS, WIDTH, ("fp32", "bf16", "fp16")))
     click.echo(table_text(measured, complaints(measured)), nl=False)

@@ -171,9 +171,9 @@ def place_of(shared: Shared, repeat: int) -> Any:
     from hpcgnn.bench.timing import Effort
 
     if shared.device == "cpu":
-        from hpcgnn.bench.host import HostPlace
+        from hpcgnn.bench.place import Place
 
-        return HostPlace(Effort(shared.repeat or repeat), begin=shared.steps.begin)
+        return Place(Effort(shared.repeat or repeat), begin=shared.steps.begin)
     from hpcgnn.bench.device import DevicePlace
 
     return DevicePlace(Effort(shared.repeat or DEVICE_REPEAT, DEVICE_SECONDS), begin=shared.steps.begin)

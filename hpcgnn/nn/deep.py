@@ -77,8 +77,6 @@ class GCNII(DeepModel):
 
 
 class Perceptron(nn.Module):
-    """dropout → linear → norm → ReLU → dropout → linear, row by row."""
-
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float, norm: str, input_dropout: float):
         super().__init__()
         self.dropout, self.input_dropout = dropout, of_input(input_dropout, dropout)

@@ -99,7 +99,6 @@ class Heads:
         return torch.cat(columns, dim=1), cls(make, {name: tuple(head.shape[1:]) for name, head in heads.items()})
 
     def split(self, rows: torch.Tensor) -> Outputs:
-        """What the model returns, from rows of `joined`, (n, columns)."""
         parts = rows.split([math.prod(shape) for shape in self.shapes.values()], dim=1)
         return self.make({name: part.reshape(len(rows), *shape)
                           for (name, shape), part in zip(self.shapes.items(), parts, strict=True)})

@@ -110,7 +110,6 @@ class LinearLayer:
 
     @property
     def has_loops(self) -> bool:
-        """Whether A sums the row itself too."""
         return self.reduction == "gcn"
 
     def forward(self, has_dropout: bool, is_training: bool = True) -> list[Step]:
@@ -244,7 +243,6 @@ class Shape:
 
     @property
     def columns(self) -> int:
-        """Columns of the input rows. Learned ones change, so the first layer sends them as hidden rows are sent."""
         return self.in_dim + self.embedding_dim
 
     def drops_at(self, left: int) -> bool:

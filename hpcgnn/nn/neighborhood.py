@@ -311,7 +311,6 @@ class Neighborhood:
         return self._drop(h, 0, len(h))
 
     def drop_gradient(self, of_rows: torch.Tensor) -> torch.Tensor:
-        """Mask the gradients of inner rows in place."""
         return self._drop_in_place(of_rows, 0, len(of_rows))
 
     @property
@@ -327,11 +326,9 @@ class Neighborhood:
         return self._drop(h, *self._halo_places(h, peer))
 
     def drop_halo_in_place(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
-        """Mask halo rows, or the first of their gradients, in place."""
         return self._drop_in_place(h, *self._halo_places(h, peer))
 
     def input_halo(self) -> torch.Tensor:
-        """Return the masked halo rows of the input, which every rank holds."""
         return self.drop_halo(self.graph.x_all[self.graph.num_inner:])
 
     def input_halo_by_peer(self) -> Iterator[tuple[int, torch.Tensor]]:
@@ -518,7 +515,6 @@ class KeptRows:
         return total
 
     def rows(self, place: int) -> torch.Tensor:
-        """The rows kept at `place`, (n, dim)."""
         values, store = self._values[place], self._stores[place]
         if store is None:
             return values

@@ -72,7 +72,6 @@ class Arena:
         """Note that a tensor is read late, or again and again: it goes to the disk before others, if one is used."""
 
     def keeping(self) -> AbstractContextManager:
-        """Within the block, note which tensors a forward pass keeps for its backward pass, in their order."""
         return nullcontext()
 
     def in_memory(self, tensor: torch.Tensor) -> AbstractContextManager:
@@ -162,17 +161,14 @@ def is_limited() -> bool:
 
 
 def keeping() -> AbstractContextManager:
-    """See `Arena.keeping`."""
     return nullcontext() if _ARENA is None else _ARENA.keeping()
 
 
 def in_memory(tensor: torch.Tensor) -> AbstractContextManager:
-    """See `Arena.in_memory`."""
     return nullcontext() if _ARENA is None else _ARENA.in_memory(tensor)
 
 
 def keep_long(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor after `Arena.keep_long` has noted it."""
     if _ARENA is not None:
         _ARENA.keep_long(tensor)
     return tensor
@@ -184,7 +180,6 @@ def empty_table(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 
 
 def empty_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """`empty_table` as an array."""
     if not is_limited():
         return np.empty(shape, dtype)
     return empty_table(shape, torch.from_numpy(np.empty(0, dtype)).dtype).numpy()

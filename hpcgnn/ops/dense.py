@@ -82,7 +82,6 @@ def _combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None,
 
 def combine_in_turn(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None,
                     own_weight: torch.Tensor | None, bias: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """`combine` by one product after another."""
     if out is not None:
         return combine_by_block(rows, weight, own, own_weight, bias, out)
     out = empty((len(rows), len(bias)), rows.dtype, rows.device)

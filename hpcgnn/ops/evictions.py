@@ -36,7 +36,6 @@ class Evictions:
         return counts
 
     def add(self, start: int, size: int) -> None:
-        """A new table, on the disk if it does not fit."""
         self._size[start] = size
         if self._makes_room(size):
             self._hold(size)
@@ -52,7 +51,6 @@ class Evictions:
         return size, place
 
     def last(self, start: int) -> None:
-        """A table stays for long."""
         self._lasting[start] = None
 
     def keep(self, start: int) -> None:
@@ -111,14 +109,12 @@ class Evictions:
         return self._excess(num_bytes) <= 0
 
     def _write(self, start: int) -> int:
-        """Write a table to the disk; its place there."""
         return 0
 
     def _read(self, start: int, place: int) -> None:
         """Read a table from its place on the disk."""
 
     def _reserve(self, start: int) -> int:
-        """Make a new table on the disk; its place there."""
         return 0
 
 

@@ -91,7 +91,6 @@ class ScratchFile:
         return offset
 
     def give_back(self, offset: int, num_bytes: int) -> None:
-        """Free blocks; what of them is not yet on the disk is never written."""
         if LIBC.fallocate(self.number, KEEP_SIZE | PUNCH_HOLE, offset, num_bytes):
             raise TrainingError(f"scratch {self.folder} can't give back parts of a file; name a folder on a local "
                                 "file system, such as ext4 or xfs, by --set scratch=FOLDER")
@@ -167,7 +166,6 @@ class LimitedArena(Evictions, Arena):
 
     @contextmanager
     def in_use(self) -> Iterator[LimitedArena]:
-        """Within the block, large tensors are made here."""
         with using(self):
             yield self
         self._take_returned()
@@ -193,7 +191,6 @@ class LimitedArena(Evictions, Arena):
         return nullcontext() if start is None else self._pinning(start)
 
     def take_use(self) -> DiskUse:
-        """Count since the last call."""
         counts = _disk_counts()
         use = DiskUse(*self.take_counts(), *(now - then for now, then in zip(counts, self._counted, strict=True)))
         self._counted = counts
@@ -291,7 +288,6 @@ def _mapped(address: int, num_bytes: int, flags: int, number: int, offset: int) 
 
 
 def process_bytes() -> int:
-    """Bytes of memory of this process that no file holds."""
     return _resident_bytes("RssAnon:", "RssShmem:")
 
 

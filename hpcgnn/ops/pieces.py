@@ -102,7 +102,6 @@ class MovingPieces:
 
     @property
     def num_free(self) -> int:
-        """Bytes of free pieces that have memory."""
         return self._free.num_bytes
 
     def drop_free(self) -> Iterator[tuple[int, int]]:
@@ -148,7 +147,6 @@ class Places:
 
     @property
     def num_free(self) -> int:
-        """Bytes of memory that may be moved to new pieces."""
         return self._moving.num_free
 
     def drop_free(self) -> Iterator[tuple[int, int]]:

@@ -108,7 +108,6 @@ class Activation:
                                                       out[:num_back])
 
     def ids(self, num_rows: int) -> np.ndarray | None:
-        """Ids of the first rows."""
         return self.node_id if self.node_id is None or len(self.node_id) == num_rows else self.node_id[:num_rows]
 
 

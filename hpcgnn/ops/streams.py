@@ -9,85 +9,54 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Protocol
 
 import torch
 
 
-class Mark(Protocol):
+class Mark:
+    """A place in a stream that was passed; on a device, a torch.cuda.Event."""
+
     def query(self) -> bool:
-        ...
+        return True
 
     def synchronize(self) -> None:
         """Block the host until the stream has passed it."""
 
 
-class SideStream(Protocol):
+class SideStream:
+    """A side stream. The host's does nothing: it computes in order, so every call has ended when it returns."""
+
     def after_computing(self) -> AbstractContextManager[None]:
         """Queue the block's kernels and copies here, after everything queued on the computing stream."""
+        return nullcontext()
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Queue a copy of bytes between the device and pinned memory."""
+        target.copy_(source)
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Hold the tensor's memory until this stream has passed everything queued here now."""
 
     def mark(self) -> Mark:
         """An event after everything queued here."""
+        return Mark()
 
     def join(self) -> None:
         """Make the computing stream wait for everything queued here; the host goes on."""
 
 
-class Streams(Protocol):
+class Streams:
     """Side streams of a device: one for message kernels and copies, one for sums of central rows."""
 
-    @property
-    def message(self) -> SideStream: ...
-
-    @property
-    def central(self) -> SideStream: ...
-
-    def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Uninitialized pinned uint8 memory of the host, for copies by the device."""
-
-
-class _Passed:
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-
-class _HostStream:
-    """Does nothing: the host computes in order, so every call has ended when it returns."""
-
-    def after_computing(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        target.copy_(source)
-
-    def keep(self, tensor: torch.Tensor) -> None:
-        pass
-
-    def mark(self) -> Mark:
-        return _Passed()
-
-    def join(self) -> None:
-        pass
-
-
-class HostStreams:
     def __init__(self) -> None:
-        self.message = self.central = _HostStream()
+        self.message = self.central = SideStream()
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
+        """Uninitialized memory of the host, (num_bytes,) uint8, page-locked for copies by a device."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
 
-class _CudaStream:
+class _CudaStream(SideStream):
     def __init__(self, device: torch.device):
         self._device, self._stream = device, torch.cuda.Stream(device)
 
@@ -113,16 +82,15 @@ class _CudaStream:
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 
-class CudaStreams:
+class CudaStreams(Streams):
     def __init__(self, device: torch.device):
         self.message, self.central = _CudaStream(device), _CudaStream(device)
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Page-locked memory; torch keeps it when it is freed."""
-        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)      # torch keeps it when it is freed
 
 
-HOST_STREAMS = HostStreams()
+HOST_STREAMS = Streams()
 
 
 @cache

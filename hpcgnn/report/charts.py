@@ -31,13 +31,11 @@ NumberedRuns = list[tuple[int, Run]]      # per run, the number in the report, w
 
 
 def charts_of(runs: list[Run]) -> list[Chart]:
-    """Charts that some run has data for."""
     numbered = list(enumerate(runs))
     return [chart for make in CHARTS if (chart := make(numbered)) is not None]
 
 
 def remarks_of(runs: list[Run]) -> list[str]:
-    """Remarks on the charts: runs on one rank without messages, means over seeds, epochs that are not drawn."""
     alone = [run.name for run in runs if run.summary["ranks"] == 1]
     thinned = [run.name for run in runs if is_thinned(run)]
     repeated = [run.name for run in runs if len(run.seeds) > 1]
@@ -54,8 +52,6 @@ def remarks_of(runs: list[Run]) -> list[str]:
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure of the report."""
-
     name: str               # unique on the page
     title: str
     kind: str               # {"lines", "bars", "columns", "areas", "bands", "heat", "dots"}, the script that draws it
@@ -69,7 +65,6 @@ LOG_SCALE_FROM = 20   # ratio of largest to smallest value from which an axis is
 
 
 def loss_chart(runs: NumberedRuns) -> Chart | None:
-    """Training loss of each run, and its validation loss if recorded."""
     panels = [_panel(title, runs, key) for title, key in (("training loss", "loss"), ("validation loss", "val_loss"))]
     ends = {run.name: _last(run.curves("loss")) for _, run in runs}
     known = {name: value for name, value in ends.items() if value is not None}
@@ -78,7 +73,6 @@ def loss_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def progress_chart(runs: NumberedRuns) -> Chart | None:
-    """Validation score over seconds of training; this axis is fixed."""
     timed = [(number, run) for number, run in runs if np.isfinite(run.elapsed_seconds()).any()]
     kind = score_kind([run for _, run in runs])
     lines = [line for number, run in timed if (line := curve(number, run, run.curves("val_score"), kind.scale))]
@@ -88,7 +82,6 @@ def progress_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def score_chart(runs: NumberedRuns) -> Chart | None:
-    """Scores on the test, validation and training nodes: one panel per split, or one panel for a single run."""
     kind = score_kind([run for _, run in runs])
     series = {split: [line for number, run in runs
                       if (line := curve(number, run, run.curves(f"{split}_score"), kind.scale, SPLITS[split]))]
@@ -104,7 +97,6 @@ def score_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def seconds_chart(runs: NumberedRuns) -> Chart | None:
-    """Seconds of each epoch, and memory of the fullest rank."""
     panels = [_panel("seconds per epoch", runs, "epoch_seconds", unit="s"),
               {"title": "resident memory, largest rank", "unit": "B", "series": [
                   line for number, run in runs if (line := curve(number, run, largest_of_ranks(run, "rss_bytes")))]}]
@@ -117,7 +109,6 @@ def seconds_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def bits_chart(runs: NumberedRuns) -> Chart | None:
-    """Bits per value and bytes per epoch of those runs in which they change."""
     moving = [(number, run) for number, run in runs if _varies(run.curves("mean_bits"))]
     changing = [(number, run) for number, run in runs if _varies(total_bytes(run))]
     panels = [_panel("payload bits per value", moving, "mean_bits", unit="bits"),
@@ -130,7 +121,6 @@ def bits_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def descent_chart(runs: NumberedRuns) -> Chart | None:
-    """Rate at which the running mean of the loss falls; adaptive methods decide by it."""
     members = [(number, run) for number, run in runs if values_of(run.records, "ldr")]
     said = [f"{run.name} ends at {format_number(ends[1])}" for _, run in members if (ends := _ends(run.curves("ldr")))]
     return _lines("descent", "Rate of descent", "The rate at which the running mean of the training loss falls (LDR), "
@@ -236,7 +226,6 @@ TIME_PARTS = ("computing", "packing and unpacking", "in MPI", "blocked", "decidi
 
 
 def bytes_chart(runs: NumberedRuns) -> Chart | None:
-    """Bytes per epoch of all ranks by what they are, with the ratio to the first run that sends."""
     members = [(number, run) for number, run in runs if run.summary["sent_bytes_per_epoch"]]
     if not members:
         return None
@@ -256,7 +245,6 @@ def bytes_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def time_chart(runs: NumberedRuns) -> Chart | None:
-    """Seconds of a mean epoch: the ranks' activities, and rank 0's decisions after it."""
     members = [(number, run) for number, run in runs if run.mean("epoch_seconds") is not None]
     if not members:
         return None
@@ -291,7 +279,6 @@ def time_parts(run: Run) -> list[float]:
 
 
 def waiting_chart(runs: NumberedRuns) -> Chart | None:
-    """Mean seconds that an epoch's messages travel, and that messages block a rank."""
     members = [(number, run) for number, run in runs
                if run.summary["ranks"] != 1 and run.mean("blocked_seconds") is not None and run.mean("travel_seconds")]
     if not members:
@@ -312,7 +299,6 @@ def waiting_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def memory_chart(runs: NumberedRuns) -> Chart | None:
-    """Peak resident memory of the fullest rank, and the part that the method holds between epochs."""
     members = [(number, run) for number, run in runs if run.summary.get("peak_rss_bytes")]
     if not members:
         return None
@@ -341,19 +327,16 @@ def _times(larger: float, smaller: float) -> str:
 
 
 def has_varying_widths(run: Run) -> bool:
-    """Whether the run sent rows of several widths, or moved a base width."""
     used = {width for record in run.first_seed for width, rows in (record.get("width_histogram") or {}).items() if rows}
     has_base = any(record.get("base_bits") is not None for record in run.first_seed)
     return len(used) > 1 or (bool(used) and has_base)
 
 
 def has_stale_epochs(run: Run) -> bool:
-    """Whether an epoch ran asynchronously or read a halo row of an earlier epoch."""
     return any(record.get("mode") == "async" or record.get("staleness") for record in run.first_seed)
 
 
 def widths_chart(runs: NumberedRuns) -> Chart | None:
-    """Shares of message rows by width over epochs, stacked from the narrowest, and the base width over them."""
     members = [(number, run) for number, run in runs if has_varying_widths(run)]
     if not members:
         return None
@@ -375,7 +358,6 @@ def widths_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def execution_chart(runs: NumberedRuns) -> Chart | None:
-    """Synchronous and asynchronous epochs, and the age of the oldest halo row that was read."""
     members = [(number, run) for number, run in runs if has_stale_epochs(run)]
     if not members:
         return None
@@ -397,7 +379,6 @@ def execution_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def degrees_chart(runs: NumberedRuns) -> Chart | None:
-    """Bits that degree-aware training chose for a node's row by its in-degree: one panel per run."""
     members = [(number, run) for number, run in runs if run.summary.get("widths_by_degree")]
     if not members:
         return None
@@ -417,7 +398,6 @@ def epoch_range(run: Run) -> np.ndarray:
 
 
 def epoch_values(run: Run, key: str) -> list[Any]:
-    """The first seed's values of one key over `epoch_range`; None where it was not recorded."""
     by_epoch = {record["epoch"]: record.get(key) for record in run.first_seed}
     return [by_epoch.get(epoch) for epoch in epoch_range(run).tolist()]
 
@@ -449,7 +429,6 @@ TIME_KEYS = {"computing": "compute_seconds", "packing and unpacking": "quantize_
 
 
 def balance_chart(runs: NumberedRuns) -> Chart | None:
-    """Seconds, bytes, memory, edges and rows of each rank: one panel per quantity and run of several ranks."""
     panels, uneven = [], {}
     for number, run in runs:
         costs = mean_costs(run)
@@ -482,7 +461,6 @@ def mean_costs(run: Run) -> dict[str, np.ndarray] | None:
 
 
 def pairs_chart(runs: NumberedRuns) -> Chart | None:
-    """Heat maps of bytes from rank to rank in the last epoch that recorded them, each with its own scale."""
     members = [(number, run, table) for number, run in runs if (table := last_pair_bytes(run)) is not None]
     if not members:
         return None

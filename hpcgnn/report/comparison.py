@@ -30,7 +30,6 @@ class Difference:
 
 
 def differences_from(runs: list[Run], baseline: int) -> list[dict[str, Difference]]:
-    """Differences of each run from run number `baseline`, by DIFFERENCES."""
     base = runs[baseline]
     kind = score_kind(runs)
     return [{
@@ -55,7 +54,6 @@ def best_run(runs: list[Run]) -> int | None:
 
 
 def as_plain(runs: list[Run]) -> dict[str, list[dict[str, dict[str, Any]]]]:
-    """Differences of all runs from every offered baseline, for the page's script."""
     return {str(number): [{key: asdict(one) for key, one in differences.items()}
                           for differences in differences_from(runs, number)] for number in baselines_of(runs)}
 
@@ -83,8 +81,6 @@ def _ratio(value: float | None, base: float | None, less: str, more: str) -> Dif
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One run with every field formatted for reading, UNKNOWN for missing data."""
-
     name: str
     test_score: str
     epoch: str
@@ -103,7 +99,6 @@ def compare(runs: list[Run]) -> list[ComparisonRow]:
 
 
 def known_fields(rows: list[ComparisonRow]) -> set[str]:
-    """Fields known for at least one run; other columns would be empty."""
     return {field.name for field in fields(ComparisonRow) for row in rows if getattr(row, field.name) != UNKNOWN}
 
 

@@ -14,7 +14,6 @@ PROVENANCE = {"commit": "commit", "launcher": "launcher", "processor": "processo
 
 
 def facts_of(run: Run) -> dict[str, str]:
-    """State, dates, hosts, versions, sizes and command of a run, by their names on the page."""
     known = {**(run.summary.get("versions") or {}), **run.provenance}
     facts = {"state": state_of(run), "started": _date(known.get("started")),
              "ended": _date(run.summary.get("ended")), "wall time": wall_time(run), "host": hosts_of(run),
@@ -26,7 +25,6 @@ def facts_of(run: Run) -> dict[str, str]:
 
 
 def state_of(run: Run) -> str:
-    """Whether a run is complete, and if not, how far it got."""
     return "complete" if run.is_complete else f"unfinished, epoch {run.records[-1]['epoch']}"
 
 

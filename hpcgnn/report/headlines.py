@@ -17,8 +17,6 @@ DISTURBING_CORES = 0.25      # of other programs, from which a remark says so
 
 @dataclass(frozen=True)
 class Headline:
-    """A large figure: its name, text, run (None for a single run), and a remark."""
-
     title: str
     text: str
     run: int | None
@@ -26,7 +24,6 @@ class Headline:
 
 
 def headlines(runs: list[Run]) -> list[Headline]:
-    """Figures of a single run; for several runs, the best run by each measure, compared with the first."""
     return _of_one(runs[0]) if len(runs) == 1 else _of_several(runs)
 
 

@@ -61,8 +61,6 @@ class MetricsTail:
 
 @dataclass(frozen=True)
 class Standing:
-    """A run's progress, from its config.toml and the records of metrics.jsonl, at least one."""
-
     config: dict[str, Any]
     records: list[dict[str, Any]]
 
@@ -72,19 +70,16 @@ class Standing:
 
     @property
     def place(self) -> str:
-        """The epoch, and the seed if there are several."""
         repeat, first = self.config.get("repeat", 1), self.config.get("seed", 0)
         seed = f"seed {self.last['seed'] - first + 1} of {repeat}, " if repeat > 1 else ""
         return f"{seed}epoch {self.last['epoch']} of {self.config.get('epochs', '?')}"
 
     @property
     def epoch_seconds(self) -> float:
-        """Median seconds of the last epochs."""
         return statistics.median(record.get("epoch_seconds") or 0.0 for record in self.records[-RECENT:])
 
     @property
     def share(self) -> float:
-        """Share of all epochs that are done."""
         epochs, repeat = self.config.get("epochs") or self.last["epoch"], self.config.get("repeat", 1)
         done = (self.last["seed"] - self.config.get("seed", 0)) * epochs + self.last["epoch"]
         return min(1.0, done / max(1, epochs * repeat))
@@ -96,7 +91,6 @@ class Standing:
         return (1 - self.share) * epochs * repeat * self.epoch_seconds
 
     def values(self, key: str) -> list[float]:
-        """Values of one key in the current training, from the epochs that have it."""
         return [record[key] for record in self.records
                 if record["seed"] == self.last["seed"] and record.get(key) is not None]
 
@@ -115,7 +109,6 @@ class Standing:
 
     @property
     def widths(self) -> str:
-        """How the last epoch's messages travelled: synchronously or one epoch late, and at which widths."""
         mode = {"sync": "synchronous", "async": "asynchronous"}.get(self.last.get("mode"), "")
         histogram, bits = self.last.get("width_histogram") or {}, self.last.get("mean_bits")
         total = sum(histogram.values())
@@ -142,7 +135,6 @@ def lines_of(standing: Standing, checkpoint: Path, now: float | None = None) -> 
 
 
 def line_of(standing: Standing) -> str:
-    """One line, for a log."""
     val = "".join(f"  val {_number(value)}" for value in standing.values("val_score")[-1:])
     return (f"{standing.place}  loss {_number(standing.last.get('loss'))}{val}  "
             f"sent {size_text(standing.sent_bytes[0])} in {time_text(standing.epoch_seconds)}")

@@ -69,7 +69,6 @@ def write_epochs(runs: list[Run], path: Path) -> Path:
 
 
 def epoch_rows(runs: list[Run]) -> list[dict[str, Any]]:
-    """The rows of `write_epochs`, each with the name of its run."""
     return [{"run": run.name, **{name: value for name, value in record.items() if not isinstance(value, (dict, list))}}
             for run in runs for record in run.records]
 

@@ -41,7 +41,6 @@ def read_runs(paths: list[Path]) -> list[Run]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Read one run folder; errors as in `read_runs`."""
     metrics = path / "metrics.jsonl"
     if not metrics.is_file():
         if (path / "graph.h5").is_file():
@@ -169,8 +168,6 @@ def _is_square(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """One training, finished or not."""
-
     name: str                              # folder name, made unique among the runs of a report
     path: Path
     config: dict[str, Any]                 # resolved settings of config.toml, without the tables
@@ -210,7 +207,6 @@ class Run:
         return statistics.median(values) if values else 0.0
 
     def mean(self, key: str) -> float | None:
-        """Mean of one key over all epochs and seeds that have recorded it, or None."""
         values = values_of(self.records, key)
         return statistics.fmean(values) if values else None
 

@@ -32,17 +32,14 @@ class ScoreKind:
 
     @property
     def unit(self) -> str:
-        """"%" or none."""
         return "%" if self.is_share else ""
 
     @property
     def scale(self) -> int:
-        """Factor of a score when it is shown."""
         return 100 if self.is_share else 1
 
     @property
     def heading(self) -> str:
-        """The name with its unit: accuracy (%)."""
         return self.title + (f" ({self.unit})" if self.unit else "")
 
     def show(self, score: float | None, deviation: float | None = None, with_unit: bool = False) -> str:
@@ -59,7 +56,6 @@ class ScoreKind:
         return f"{100 * gap:.2f} points" if self.is_share else f"{gap:.3g}"
 
     def best(self, scores: dict[Any, float]) -> Any:
-        """Key of the best score, the first among equals."""
         return (min if self.prefers_low else max)(scores, key=scores.get)
 
 
@@ -150,7 +146,6 @@ def largest_of_ranks(run: Run, key: str) -> np.ndarray:
 
 
 def rounded(values: np.ndarray) -> list[float | None]:
-    """Values with few digits, None for NaN."""
     return [None if not np.isfinite(value) else _short(value) for value in np.asarray(values, float).tolist()]
 
 

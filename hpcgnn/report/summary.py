@@ -17,7 +17,6 @@ SENT = ("payload", "parameters", "sums", "control")      # what a rank hands to 
 
 
 def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Records) -> dict[str, Any]:
-    """Scores, seconds, bytes and bits of the recorded epochs, over all seeds."""
     known = {**provenance, **config}
     sent = {part: statistics.fmean(record.get(f"sent_bytes_{part}") or 0 for record in records) for part in SENT}
     seconds = values_of(records, "epoch_seconds")

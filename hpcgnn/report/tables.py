@@ -24,8 +24,6 @@ from hpcgnn.report.series import ScoreKind, score_kind
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, its explanation, whether the cells are numbers, and the difference that the column shows, if any."""
-
     heading: str
     hint: str = ""
     is_number: bool = False
@@ -34,8 +32,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, value for sorting (None last), and whether it is "better" or "worse"."""
-
     text: str
     value: float | str | None = None
     verdict: str = ""
@@ -43,8 +39,6 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in the order of the runs, with one cell per column; and the facts that all runs share."""
-
     columns: list[Column]
     rows: list[list[Cell]]
     alike: dict[str, str]
@@ -91,12 +85,10 @@ def results_table(runs: list[Run], baseline: int = 0) -> Table:
 
 
 def settings_table(runs: list[Run]) -> Table:
-    """Settings that differ between runs, and settings that are the same in all."""
     return _split([{key: _text(value) for key, value in run.config.items()} for run in runs])
 
 
 def environment_table(runs: list[Run]) -> Table:
-    """Where, when and with what the runs were made: facts that differ, and facts that all runs share."""
     return _split([facts_of(run) for run in runs])
 
 

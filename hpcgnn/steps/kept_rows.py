@@ -51,8 +51,6 @@ class KeptRows(ABC):
 
 
 class DenseRows(KeptRows):
-    """Rows as values."""
-
     def __init__(self, num_rows: int, dim: int, dtype: torch.dtype, device: torch.device):
         self.kind = str(dtype).removeprefix("torch.")
         self._table = keep_long(empty((num_rows, dim), dtype, device)).zero_()

@@ -202,8 +202,6 @@ class StepGraphs:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of an epoch on one rank."""
-
     graph: StepGraph
     rows: np.ndarray  # (num_batch,) int64, inner rows of the whole graph that the step computes, ordered as in `graph`
 

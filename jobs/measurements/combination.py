@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from hpcgnn.bench import environment
-from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
 from hpcgnn.cli.measurement import Shared, finish, open_place
 from hpcgnn.lowbit.package import encode
@@ -44,7 +44,7 @@ CEILING_OF = {"dense": ALL_CODES, "bits": ALL_BITS, **dict.fromkeys(("sparse", "
 class CombinationBenchmark:
     """Multiplies random codes of each width and density (share of nonzeros) by random weights."""
 
-    place: HostPlace
+    place: Place
     num_rows: int = NUM_ROWS
     dim: int = DIM
     num_outputs: int = NUM_OUTPUTS
@@ -99,7 +99,7 @@ class CombinationBenchmark:
                 FP32: partial(torch.mm, torch.from_numpy(codes).float(), right.float(), out=out)}
 
 
-def time_in_any_order(contestants: dict[str, Callable], place: HostPlace) -> dict[str, list[float]]:
+def time_in_any_order(contestants: dict[str, Callable], place: Place) -> dict[str, list[float]]:
     """Time contestants as `Place.interleave` does, in a new order each round.
 
     A contestant finds the data of the one before it in the caches; with a fixed order this favors the same ones always.

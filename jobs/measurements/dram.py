@@ -28,7 +28,7 @@ from hpcgnn._ext import condense_traffic as kernels
 from hpcgnn.accelerators.condense_traffic import BYTES_AN_ID, Buffer, check_lines, pruned_entries, source_lines
 from hpcgnn.bench import environment
 from hpcgnn.bench.graphs import Topology, read_topology
-from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.place import Place
 from hpcgnn.bench.result import why_no_picture
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.cli.measurement import Shared, finish, open_place, parse_list, say_results
@@ -174,7 +174,7 @@ def shuffled(graph: Topology, seed: int) -> Topology:
 class DramBenchmark:
     """Bytes of each scheme and order of one graph's aggregation, and their seconds."""
 
-    place: HostPlace
+    place: Place
     graph: Topology
     buffer: Buffer
     pruned_share: float                     # share of the edges, see `pruned_traffic`

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.bench import environment
-from hpcgnn.bench.host import HostPlace, zeros
+from hpcgnn.bench.place import Place, zeros
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.cli.measurement import Shared, finish, open_place
 from hpcgnn.lowbit.formats import DENSE, IDEAL, PACKAGE, sizes
@@ -32,7 +32,7 @@ WIDTHS, DENSITIES = (1, 2, 4, 8, MIXED), (0.05, 0.5, 1.0)
 class PackageBenchmark:
     """Encodes and decodes random rows of each width and density (share of nonzeros)."""
 
-    place: HostPlace
+    place: Place
     num_rows: int = NUM_ROWS
     dim: int = DIM
     widths: tuple[int, ...] = WIDTHS

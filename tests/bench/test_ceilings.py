@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from hpcgnn._ext import ceilings as kernels
-from hpcgnn.bench import host
-from hpcgnn.bench.host import HostPlace, zeros
+from hpcgnn.bench import place
+from hpcgnn.bench.place import Place, zeros
 from hpcgnn.bench.timing import Effort
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes
 
-PLACE = HostPlace(Effort(3), stream_bytes=1 << 16)
+PLACE = Place(Effort(3), stream_bytes=1 << 16)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -77,7 +77,7 @@ def check_number(done, number, a_round):
 
 
 def test_streams_and_products_have_rates(monkeypatch):
-    monkeypatch.setattr(host, "NUM_PRODUCTS", 1e6)
+    monkeypatch.setattr(place, "NUM_PRODUCTS", 1e6)
     read, write, copy, *products = PLACE.ceilings()
     assert [row.case for row in (read, write, copy)] == ["stream read", "stream write", "stream copy"]
     assert copy.amount == 2 * read.amount == 2 * write.amount == 2 * (1 << 16) / 1e9
@@ -92,7 +92,7 @@ def test_streams_and_products_have_rates(monkeypatch):
 def test_so_many_bytes_are_moved(monkeypatch, num_read, num_written, moves):
     found = []
     for name, of in (("read", 0), ("write", 0), ("copy", 1)):
-        monkeypatch.setattr(host.kernels, f"stream_{name}",
+        monkeypatch.setattr(place.kernels, f"stream_{name}",
                             lambda *arrays, name=name, of=of: found.append((name, len(arrays[of]))))
     PLACE.moving(num_read, num_written)()
     assert found == moves

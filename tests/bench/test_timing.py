@@ -7,14 +7,13 @@ import statistics
 import pytest
 
 from hpcgnn.bench import timing
-from hpcgnn.bench.host import HostPlace
-from hpcgnn.bench.place import admit
+from hpcgnn.bench.place import Place, admit
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
 
 
 def test_contestants_alternate_after_one_untimed_call_of_each():
     calls = []
-    seconds = HostPlace(Effort(3)).interleave({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")})
+    seconds = Place(Effort(3)).interleave({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")})
     assert calls == ["a", "b"] * 4
     assert {name: len(spent) for name, spent in seconds.items()} == {"a": 3, "b": 3}
 
@@ -23,8 +22,8 @@ def test_a_slow_contestant_stops_once_it_has_used_up_its_seconds(monkeypatch):
     clock = iter(range(0, 10_000, 5))
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
     works = {"slow": lambda: None}
-    assert HostPlace(Effort(repeat=9, seconds=15.0)).interleave(works) == {"slow": [5, 5, 5, 5]}
-    assert len(HostPlace(Effort(repeat=9, seconds=1e6)).interleave(works)["slow"]) == 9
+    assert Place(Effort(repeat=9, seconds=15.0)).interleave(works) == {"slow": [5, 5, 5, 5]}
+    assert len(Place(Effort(repeat=9, seconds=1e6)).interleave(works)["slow"]) == 9
 
 
 def test_a_slow_first_call_counts_only_where_another_would_take_too_long(monkeypatch):
@@ -32,7 +31,7 @@ def test_a_slow_first_call_counts_only_where_another_would_take_too_long(monkeyp
     clock, calls = iter([0.0, 0.5, 10.0, 14.0, 20.0, 23.0, 30.0, 41.0, *range(50, 100)]), []
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
     works = {name: lambda name=name: calls.append(name) for name in ("quick", "slow", "hopeless")}
-    assert HostPlace(Effort(4, 10.0)).interleave(works) == {"quick": [1, 1, 1, 1], "slow": [3.0], "hopeless": [11.0]}
+    assert Place(Effort(4, 10.0)).interleave(works) == {"quick": [1, 1, 1, 1], "slow": [3.0], "hopeless": [11.0]}
     assert calls == ["quick", "slow", "slow", "hopeless", *["quick"] * 4]
 
 
@@ -58,12 +57,12 @@ def test_seconds_alone_have_no_rate():
 
 def test_hot_work_runs_once_untimed_before_each_repetition():
     calls = []
-    seconds = HostPlace(Effort(3)).interleave({"a": lambda: calls.append("a")}, is_hot=True)
+    seconds = Place(Effort(3)).interleave({"a": lambda: calls.append("a")}, is_hot=True)
     assert (len(calls), len(seconds["a"])) == (1 + 2 * 3, 3)
 
 
 def test_known_seconds_stand_beside_those_that_are_timed_and_what_does_not_exist_is_left_out():
-    row = HostPlace(Effort(3)).measure("g", "c", 1.0, "s", {CEILING: 0.25, OURS: list, "peer": None})
+    row = Place(Effort(3)).measure("g", "c", 1.0, "s", {CEILING: 0.25, OURS: list, "peer": None})
     assert row.seconds[CEILING] == [0.25] and len(row.seconds[OURS]) == 3 and set(row.seconds) == {CEILING, OURS}
 
 

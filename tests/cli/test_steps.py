@@ -9,7 +9,7 @@ import select
 
 import pytest
 
-from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import OURS, Effort
 from hpcgnn.cli.measurement import CLEAR_LINE, Steps
 
@@ -72,7 +72,7 @@ def test_a_long_step_is_cut_to_the_terminals_width(terminal, monkeypatch):
 
 def test_a_step_is_said_before_its_first_call_and_not_among_its_repetitions():
     heard = []
-    place = HostPlace(Effort(3), begin=heard.append)
+    place = Place(Effort(3), begin=heard.append)
     works = {name: lambda: heard.append("call") for name in (OURS, "peer")}
     place.measure("spmm", "a graph", 1.0, "s", works)
     assert heard == ["spmm: a graph", *["call"] * 8]

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import Effort, Measurement
 from hpcgnn.command_line import run
 
@@ -41,7 +41,7 @@ def test_batches_are_block_diagonal_and_keep_every_arc_inside_a_cluster():
     assert joined[0][:40, 40:].nnz == joined[0][40:, :40].nnz == 0
 
 
-class AnsweringPlace(HostPlace):
+class AnsweringPlace(Place):
     """Takes what each contestant returns in place of its seconds."""
 
     def measure(self, group, case, amount, unit, contestants, remarks=None, is_hot=False):

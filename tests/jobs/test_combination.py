@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import Effort
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
 from measurements import combination
 from measurements.combination import ALL_BITS, ALL_CODES, FP32, INT8, NON_ZERO, CombinationBenchmark
 
-PLACE = HostPlace(Effort(1))
+PLACE = Place(Effort(1))
 WAYS = ["auto", "dense", "bits", "sparse", "serial", "packages", "packages, serial"]
 
 
@@ -44,7 +44,7 @@ def test_all_contestants_give_the_same_numbers(monkeypatch):
 def test_a_way_is_held_against_the_products_that_it_needs(monkeypatch, density):
     done = {}
     for kind in ("bit", "byte"):
-        monkeypatch.setattr(HostPlace, f"multiplying_{kind}s", lambda place, number, kind=kind: lambda: (kind, number))
+        monkeypatch.setattr(Place, f"multiplying_{kind}s", lambda place, number, kind=kind: lambda: (kind, number))
 
     def call_all(contestants, place):
         done.update({name: work() for name, work in contestants.items()})
@@ -74,5 +74,5 @@ def test_the_command_writes_a_row_a_way_with_the_ratios_to_torch(tmp_path, monke
 
 
 def test_every_contestant_is_timed_as_often_whatever_the_order():
-    seconds = combination.time_in_any_order({"a": list, "b": dict, "c": set}, HostPlace(Effort(5)))
+    seconds = combination.time_in_any_order({"a": list, "b": dict, "c": set}, Place(Effort(5)))
     assert {name: len(spent) for name, spent in seconds.items()} == {"a": 5, "b": 5, "c": 5}

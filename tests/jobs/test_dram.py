@@ -15,7 +15,7 @@ from parallel_run import clean_environment
 
 from hpcgnn.accelerators.condense_traffic import Buffer
 from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import REORDERS
@@ -45,7 +45,7 @@ def grid_of(side):
 
 
 def benchmark_of(graph, row_bytes=8, num_bytes=4096, line_bytes=32):
-    return DramBenchmark(HostPlace(Effort(1)), graph, Buffer(num_bytes, line_bytes), 0.02, (), row_bytes)
+    return DramBenchmark(Place(Effort(1)), graph, Buffer(num_bytes, line_bytes), 0.02, (), row_bytes)
 
 
 def test_a_shuffled_graph_is_the_same_graph(grid):
@@ -102,7 +102,7 @@ def test_the_command_leaves_a_table_a_picture_and_its_numbers(tmp_path):
     assert "grid, shuffled: 128 x 4 bit, lru buffer of 4 KiB, lines of 128 bytes" in done.stdout
     content = json.loads((tmp_path / "out/dram.json").read_text())
     expected = [(group, name, traffic.total_bytes) for group, name, traffic in
-                DramBenchmark(HostPlace(Effort(1)), shuffled(grid, 0), Buffer(4096, 128), PRUNED_SHARE, (),
+                DramBenchmark(Place(Effort(1)), shuffled(grid, 0), Buffer(4096, 128), PRUNED_SHARE, (),
                               64).count()]
     assert [(row["group"], row["scheme"], row["total_bytes"]) for row in content["traffic"]] == expected
     assert content["settings"]["pruned"] == PRUNED_SHARE and "processor" in content["machine"]

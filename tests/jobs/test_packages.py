@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import Effort
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
@@ -29,7 +29,7 @@ def test_rows_have_the_widths_and_the_density_asked_for(width, density):
 
 
 def test_each_width_and_density_is_encoded_and_decoded_against_ceiling_and_formats():
-    rows = list(PackageBenchmark(HostPlace(Effort(3)), 200, 40, (2, 0), (0.5,)).measure())
+    rows = list(PackageBenchmark(Place(Effort(3)), 200, 40, (2, 0), (0.5,)).measure())
     assert [row.group for row in rows] == 2 * ["package encode", "package decode", "package decode"]
     assert all({"hpcgnn", "ceiling"} <= row.seconds.keys() for row in rows)
     assert rows[1].peers == ["scipy CSR", "numpy bitmap"]

@@ -31,7 +31,6 @@ class DglBatches:
         self._stack, self._layers = stack, [_Layer(one) for one in stack]
 
     def forward(self) -> np.ndarray:
-        """Logits (num_rows, num_classes)."""
         with torch.inference_mode():
             return torch.cat([self._forward_batch(graph, rows) for graph, rows in self._work]).numpy()
 
@@ -42,7 +41,6 @@ class DglBatches:
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, kind: str) -> Any:
-    """A batch's graph with both sparse formats, and with self-loops for GCN, as DGL needs them."""
     dgl = import_dgl()
     target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
     graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,

@@ -25,8 +25,6 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
 
 
 class Heads(GATConv):
-    """GATConv, whose heads are concatenated, or averaged if `is_last`."""
-
     def __init__(self, in_dim: int, out_dim: int, is_last: bool):
         super().__init__(in_dim, out_dim if is_last else out_dim // HEADS, HEADS, allow_zero_in_degree=True)
         self._is_last = is_last

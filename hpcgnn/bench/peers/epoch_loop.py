@@ -45,7 +45,6 @@ class PeerStack(nn.Module):
         return self.run([graph] * len(self.convolutions), h)
 
     def run(self, graphs: list, h: torch.Tensor) -> torch.Tensor:
-        """Map rows to logits; each layer has its own graph."""
         for layer, (convolution, graph) in enumerate(zip(self.convolutions, graphs, strict=True)):
             h = convolution(graph, F.dropout(h, self.dropout if layer else self.input_dropout, self.training))
             if layer < len(self.norms):
@@ -73,7 +72,6 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker) -> None:
 
 def train(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor, masks: dict[str, torch.Tensor],
           settings: EpochSettings) -> tuple[list[float], float]:
-    """Seconds of every epoch, and the test score at the first best validation score."""
     optimizer, mask = torch.optim.Adam(model.parameters(), lr=settings.lr), masks["train"]
     seconds, scores = [], []
 
@@ -100,6 +98,5 @@ def evaluate(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor,
 
 
 def peak_bytes() -> int:
-    """Peak memory of this process (VmHWM of Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -29,8 +29,6 @@ FORMS = {"sage": (CSR, EDGES), "gcn": (CSR, EDGES), "gat": (EDGES,)}     # ways 
 
 @dataclass(frozen=True)
 class PeerGraph:
-    """The graph that a peer trains on, on its device."""
-
     edges: torch.Tensor          # (2, num_edges) int64, source and target of each edge, targets ascending
     features: torch.Tensor       # (num_nodes, num_features) float32
     labels: torch.Tensor         # (num_nodes,) int64
@@ -71,7 +69,6 @@ class PeerStack(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for dim in dims[1:-1])
 
     def forward(self, h: torch.Tensor, *graph: torch.Tensor) -> torch.Tensor:
-        """Map (num_nodes, num_features) rows to (num_nodes, num_classes) logits."""
         for layer, convolution in enumerate(self.convs):
             h = convolution(F.dropout(h, self.dropout, self.training), *graph)
             if layer < len(self.norms):
@@ -94,8 +91,6 @@ def make_convolution(model: str, in_dim: int, out_dim: int, heads: int, is_last:
 
 @dataclass(frozen=True)
 class PeerTraining:
-    """One training of the peer."""
-
     model: str
     form: str                 # one of FORMS
     precision: torch.dtype    # type of rows and weights; PyTorch Geometric sums in the rows' type
@@ -110,7 +105,6 @@ class PeerTraining:
         return f"pyg {self.form}, compiled" if self.compiles else f"pyg {self.form}"
 
     def stack(self) -> PeerStack:
-        """The model with its first weights, float32 on the host."""
         arguments = {"in_dim": self.dims[0], "hidden_dim": self.dims[1], "out_dim": self.dims[-1],
                      "num_layers": len(self.dims) - 1, "dropout": 0.0, "norm": "layer", "heads": self.heads}
         stack = PeerStack(self.model, self.dims, self.heads)

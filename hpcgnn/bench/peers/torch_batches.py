@@ -59,7 +59,6 @@ class TorchBatches:
 
 
 def normalized(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
-    """Rows after the LayerNorm of a layer, if it has one."""
     return rows if layer.norm_weight is None else F.layer_norm(
         rows, rows.shape[1:], layer.norm_weight, layer.norm_bias, layer.norm_eps)
 

@@ -177,7 +177,6 @@ def finish_attended(end: RowEnd, entries: Entries, first: int, stop: int) -> Non
 
 
 def finish_second(end: RowEnd, first: int, stop: int) -> None:
-    """Finish the sums of a layer's second map, which are the fields of `end`."""
     layer = end.layer
     _finish("finish_sums", first, stop, {
         **end.written(), "dim": layer.out_dim, "sums": end.fields, "row_step": layer.second_rows.step,

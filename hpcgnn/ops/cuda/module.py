@@ -282,7 +282,6 @@ def compile_options(is_exact: bool, target: str) -> tuple[str, ...]:
 
 
 def cache_folder() -> Path:
-    """The folder that HPCGNN_KERNEL_CACHE names, or hpcgnn/kernels in the user's cache."""
     asked = os.environ.get(FOLDER_VARIABLE)
     user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(asked) if asked else Path(user_cache) / "hpcgnn" / "kernels"

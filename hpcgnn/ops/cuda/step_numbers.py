@@ -72,7 +72,6 @@ def fixed_draw(key: CounterKey) -> tuple[int, int, int]:
 
 
 def factors_of_step(factors: AdamFactors) -> torch.Tensor | None:
-    """A kernel's argument factors_of_step."""
     if _numbers is None:
         return None
     _numbers.check("factors of Adam", factors, _numbers._factors)
