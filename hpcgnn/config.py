@@ -371,19 +371,15 @@ class TrainConfig:
             self._check_use(own)
         self._check_clashes(others)
         if self.task == LINKS:
-            self._check_links(others)
+            _refuse("task links", NOT_FOR_LINKS, others, advice="")
         elif self.score in LINK_SCORES:
             raise ConfigError(f"score {self.score} is for links; add --task links, or choose a score of nodes")
         if self.edge_dropout:
-            for name, reason in FITTED_TO_EDGES.items():
-                if others[name] != default_of(name):
-                    raise ConfigError(f"edge_dropout can't be used with {name} {others[name]}: {reason}; choose one")
+            _refuse("edge_dropout", FITTED_TO_EDGES, others)
         if self.label_inputs:
             self._check_label_inputs()
         if self.node_embedding:
-            for name, reason in NO_LEARNED_INPUT.items():
-                if others[name] != default_of(name):
-                    raise ConfigError(f"node_embedding can't be used with {name} {others[name]}: {reason}; choose one")
+            _refuse("node_embedding", NO_LEARNED_INPUT, others)
         if self.num_blocks and self.num_bases != default_of("num_bases"):
             raise ConfigError(f"num_blocks {self.num_blocks} can't be used with num_bases {self.num_bases}: a "
                               "relation's matrix is made of blocks or of bases; leave one out")
@@ -417,15 +413,8 @@ class TrainConfig:
                 for clash in clashes:
                     clash.check(others, name if value is True else f"{name} {value}")
 
-    def _check_links(self, others: dict[str, Any]) -> None:
-        for name, reason in NOT_FOR_LINKS.items():
-            if others[name] != default_of(name):
-                raise ConfigError(f"task links can't be used with {name} {others[name]}: {reason}")
-
     def _check_step_graph(self, others: dict[str, Any]) -> None:
-        for name, reason in NOT_IN_A_STEP_GRAPH.items():
-            if others[name] != default_of(name):
-                raise ConfigError(f"step_graph can't be used with {name} {others[name]}: {reason}; choose one")
+        _refuse("step_graph", NOT_IN_A_STEP_GRAPH, others)
         if self.precision == "fp16":
             raise ConfigError("step_graph can't be used with precision fp16: the host reads after each step whether "
                               "gradients have overflowed; use bf16")
@@ -540,6 +529,12 @@ class TrainConfig:
             if choice not in users and value not in (own.default, EARLIER_DEFAULTS.get(own.name, own.default)):
                 raise ConfigError(f"{own.name} = {value} has no effect on {flag} {choice}, only on "
                                   f"{', '.join(users)}; leave it out or change --{flag}")
+
+
+def _refuse(owner: str, reasons: dict[str, str], others: dict[str, Any], advice: str = "; choose one") -> None:
+    for name, reason in reasons.items():
+        if others[name] != default_of(name):
+            raise ConfigError(f"{owner} can't be used with {name} {others[name]}: {reason}{advice}")
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
