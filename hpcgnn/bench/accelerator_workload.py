@@ -18,7 +18,7 @@ import scipy.sparse
 
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
 from hpcgnn.bench.graphs import DRAWN, Topology, read_topology
-from hpcgnn.bench.inference import check_kinds, is_of
+from hpcgnn.bench.inference import is_of, read_models, refuse_waiting
 from hpcgnn.bench.inference_host import bit_rows
 from hpcgnn.bench.inference_work import BatchedGraph
 from hpcgnn.data.dataset import GraphDataset
@@ -28,7 +28,6 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.graph.reductions import degree_factor
 from hpcgnn.lowbit.inference.coded_rows import CodedRows, LayerRows
 from hpcgnn.lowbit.inference.host_pass import REDUCTIONS, RankNeighborhood, forward_codes
-from hpcgnn.lowbit.inference.model_file import read_model
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
 from hpcgnn.nn.layers import LINEAR
@@ -45,13 +44,9 @@ def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterat
                                 followed by ":gcn", ":gin" or ":sage" gets this model only
     seen : list                 is filled with a trained model's values by in-degree
 
-    Raises
-    ------
-    ConfigError      a model without its graph among the sources, or of an unsupported kind; an unknown name
+    Raises ConfigError: a model without its graph among the sources, or of an unsupported kind; an unknown name.
     """
-    waiting = {path: read_model(path)[0] for path in (Path(one) for one in sources if one.endswith(".h5"))}
-    for path, model in waiting.items():
-        check_kinds(path, model)
+    waiting = read_models(Path(one) for one in sources if one.endswith(".h5"))
     for said in (one for one in sources if not one.endswith(".h5")):
         source, _, kind = said.rpartition(":")
         source, kinds = (source, (kind,)) if kind in HIDDEN else (said, tuple(HIDDEN))
@@ -72,9 +67,7 @@ def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterat
         if not fitting:
             for kind in kinds:
                 yield untrained_workload(dataset, kind)
-    for path, model in waiting.items():
-        raise ConfigError(f"{path} was made on {model.dataset} of {model.num_nodes} nodes, which is no graph here; "
-                          "name its archive too")
+    refuse_waiting(waiting)
 
 
 @dataclass(frozen=True)
@@ -91,9 +84,7 @@ class Sweep:
     def parse(cls, text: str) -> Sweep:
         """Read PATH=VALUES: values with commas, or FIRST:LAST, which doubles; a value with slashes is a list.
 
-        Raises
-        ------
-        ConfigError      another form, or too many values
+        Raises ConfigError: another form, or too many values.
         """
         path, equals, said = text.partition("=")
         first, colon, last = said.partition(":")
@@ -343,13 +334,7 @@ def _drawn_model(graph: Topology, features: FeatureCounts, num_classes: int, kin
 
 
 def arcs_of_model(indptr: np.ndarray, indices: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """The edges that a model sums over: with self-loops for gcn and gin, at most NUM_SAMPLED per node for sage.
-
-    Returns
-    -------
-    indptr : (num_nodes + 1,) int64
-    indices : int32, ascending within a row
-    """
+    """The CSR that a model sums over: with self-loops for gcn and gin, at most NUM_SAMPLED edges per node for sage."""
     num_nodes = len(indptr) - 1
     if kind == "sage":
         return sampled(indptr, indices, NUM_SAMPLED, np.random.default_rng(SEED))

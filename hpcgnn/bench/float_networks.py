@@ -30,13 +30,9 @@ from hpcgnn.ops.pointwise import Activation
 
 
 class FloatBatches:
-    """Runs a stack over batches, all of them in one product.
+    """Runs a stack over batches, all of them in one product, in `storage` (LayerNorm in float32) on a device.
 
-    Parameters
-    ----------
     features : (num_rows, num_features) float32, in the order of the batches
-    storage : torch.dtype of rows and weights; a LayerNorm is float32
-    device : str         torch's name of the device that holds rows and weights
     """
 
     def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray,

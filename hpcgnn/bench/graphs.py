@@ -46,9 +46,7 @@ class Topology:
 def drawn_arcs(source: str) -> int | None:
     """Number of edges that `drawn:EDGES` asks for; None for the path of an archive.
 
-    Raises
-    ------
-    ConfigError      it is no number, or too small
+    Raises ConfigError: it is no number, or too small.
     """
     if not source.startswith(DRAWN):
         return None
@@ -65,9 +63,7 @@ def drawn_arcs(source: str) -> int | None:
 def read_topology(path: Path) -> Topology:
     """Read the edges of an .npz archive with `indptr` and `indices`.
 
-    Raises
-    ------
-    DatasetError      the file can't be read, lacks one of them, or they are not a CSR
+    Raises DatasetError: the file can't be read, lacks one of them, or they are not a CSR.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -102,34 +98,37 @@ def draw_power_law(num_edges: int, place: str) -> Topology:
     """Draw a directed graph of 20 edges per node in seconds, with power-law in- and out-degrees (exponent 3).
 
     Each end of an edge is node floor(n u^2) of a random order, u uniform. There are no communities, so neighbors' rows
-    lie far apart. An edge may occur twice. Columns ascend within a row.
-
-    Parameters
-    ----------
-    num_edges : int      at least 20
-    place : str          torch's name of the device that draws
+    lie far apart. An edge may occur twice. Columns ascend within a row. Torch's device `place` draws.
     """
     num_nodes = num_edges // SYNTHETIC_DEGREE
     rng = torch.Generator(place).manual_seed(0)
-    order = torch.randperm(num_nodes, generator=rng, device=place)
+    one, other = _drawn_ends(num_edges, num_nodes, rng)
+    return Topology(f"power-law-{num_edges / 1e6:.3g}M", *_laid_out(one.mul_(num_nodes).add_(other), num_nodes))
+
+
+def _drawn_ends(num_edges: int, num_nodes: int, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    order = torch.randperm(num_nodes, generator=rng, device=rng.device)
 
     def ends() -> torch.Tensor:
-        uniform = torch.rand(num_edges, generator=rng, device=place, dtype=torch.float64)
+        uniform = torch.rand(num_edges, generator=rng, device=rng.device, dtype=torch.float64)
         return order[(uniform.square() * num_nodes).long().clamp_(max=num_nodes - 1)]
 
-    arcs = ends().mul_(num_nodes).add_(ends()).sort().values
-    indices = (arcs % num_nodes).to(torch.int32).cpu().numpy()
+    return ends(), ends()
+
+
+def _laid_out(arcs: torch.Tensor, num_nodes: int, has_duplicates: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    # CSR of edges as target * num_nodes + source, in any order.
+    arcs = arcs.sort().values
+    arcs = arcs if has_duplicates else arcs.unique_consecutive()
     degree = torch.bincount(arcs // num_nodes, minlength=num_nodes).cpu().numpy()
-    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
-    return Topology(f"power-law-{num_edges / 1e6:.3g}M", indptr, indices)
+    return (np.concatenate([[0], np.cumsum(degree)]).astype(np.int64),
+            (arcs % num_nodes).to(torch.int32).cpu().numpy())
 
 
 def drawn_size(source: str) -> tuple[int, int] | None:
     """Numbers of edges and nodes that `drawn:EDGES` or `drawn:EDGES,NODES` asks for; None for the path of an archive.
 
-    Raises
-    ------
-    ConfigError      one of them is no number, or fewer nodes than 2
+    Raises ConfigError: one of them is no number, or fewer nodes than 2.
     """
     if not source.startswith(DRAWN):
         return None
@@ -152,18 +151,9 @@ def draw_training_graph(num_edges: int, num_nodes: int, place: str) -> GraphData
     of the node's class, so that a training learns something. `num_edges` counts both directions.
     """
     rng = torch.Generator(place).manual_seed(0)
-    order = torch.randperm(num_nodes, generator=rng, device=place)
-
-    def ends() -> torch.Tensor:
-        uniform = torch.rand(num_edges // 2, generator=rng, device=place, dtype=torch.float64)
-        return order[(uniform.square() * num_nodes).long().clamp_(max=num_nodes - 1)]
-
-    one, other = ends(), ends()
+    one, other = _drawn_ends(num_edges // 2, num_nodes, rng)
     arcs = torch.cat([one * num_nodes + other, other * num_nodes + one])[(one != other).repeat(2)]
-    arcs = arcs.sort().values.unique_consecutive()
-    indices = (arcs % num_nodes).to(torch.int32).cpu().numpy()
-    degree = torch.bincount(arcs // num_nodes, minlength=num_nodes).cpu().numpy()
-    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
+    indptr, indices = _laid_out(arcs, num_nodes, has_duplicates=False)
     labels = torch.randint(DRAWN_CLASSES, (num_nodes,), generator=rng, device=place)
     centers = torch.randn(DRAWN_CLASSES, DRAWN_FEATURES, generator=rng, device=place)
     features = torch.randn(num_nodes, DRAWN_FEATURES, generator=rng, device=place).add_(centers[labels])

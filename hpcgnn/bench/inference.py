@@ -8,7 +8,7 @@ batches and packed features are made beforehand for all contestants, which are i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -45,13 +45,9 @@ class InferenceBenchmark:
     def measure(self) -> Iterator[Measurement]:
         """Measure everything, in the order of the table.
 
-        Raises
-        ------
-        ConfigError      a model without its archive, or a model that can't run in batches
+        Raises ConfigError: a model without its archive, or a model that can't run in batches.
         """
-        waiting = {path: read_model(path)[0] for path in self.trained}
-        for path, model in waiting.items():
-            check_kinds(path, model)
+        waiting = read_models(self.trained)
         for source in self.sources:
             dataset = load_source(f"npz:{source}", SourceOptions(feature_kind="auto", normalize_features="auto"))
             work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size) if self.num_clusters \
@@ -62,9 +58,7 @@ class InferenceBenchmark:
             if not self.trained:
                 for kind in self.models:
                     yield from self._measure_drawn(work, kind)
-        for path, model in waiting.items():
-            raise ConfigError(f"{path} was made on {model.dataset} of {model.num_nodes} nodes, which is no graph here; "
-                              "name its archive too")
+        refuse_waiting(waiting)
 
     def _measure_drawn(self, work: BatchedGraph, kind: str) -> Iterator[Measurement]:
         dims = [work.features.shape[1], *[HIDDEN[kind]] * (LAYERS - 1), work.num_classes]
@@ -93,13 +87,23 @@ class InferenceBenchmark:
         return measure(case, work, model, others, self.place)
 
 
+def read_models(paths: Iterable[Path]) -> dict[Path, IntegerModel]:
+    """Models by path. Raises ConfigError for a model with convolutions that are not plain sums."""
+    found = {path: read_model(path)[0] for path in paths}
+    for path, model in found.items():
+        kinds = sorted({one.kind for one in model.convolutions} - set(SUMMED_KINDS))
+        if kinds:
+            raise ConfigError(f"{path} is a model of {', '.join(kinds)}; expected one of {', '.join(SUMMED_KINDS)}")
+    return found
+
+
+def refuse_waiting(waiting: dict[Path, IntegerModel]) -> None:
+    """Raise ConfigError if a model's graph was not among those that were given."""
+    for path, model in waiting.items():
+        raise ConfigError(f"{path} was made on {model.dataset} of {model.num_nodes} nodes, which is no graph here; "
+                          "name its archive too")
+
+
 def is_of(model: IntegerModel, dataset: GraphDataset) -> bool:
     found = dataset.name, dataset.num_nodes, dataset.features.shape[1]
     return found == (model.dataset, model.num_nodes, model.num_features)
-
-
-def check_kinds(path: Path, model: IntegerModel) -> None:
-    """Raise ConfigError for a model with convolutions that are not plain sums."""
-    kinds = sorted({one.kind for one in model.convolutions} - set(SUMMED_KINDS))
-    if kinds:
-        raise ConfigError(f"{path} is a model of {', '.join(kinds)}; expected one of {', '.join(SUMMED_KINDS)}")

@@ -212,9 +212,7 @@ def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, 
                  products: dict) -> Measurement:
     """Measure SpMM, our float32 and, on a device, HalfGNN's half arithmetic and edge weights as cuSPARSE reads them.
 
-    Parameters
-    ----------
-    products : dict name → function of the rows, or None if a peer has none in this precision
+    `products` are functions of the rows by peer, or None if a peer has none in this precision.
     """
     rows = place.random_rows(graph.num_nodes, width, PRECISION[precision])
     peers, remarks = admit({peer: partial(product, rows) for peer, product in products.items() if product is not None},

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hpcgnn.bench.peers.dgl_import import import_dgl
-from hpcgnn.bench.peers.torch_batches import normalized
+from hpcgnn.bench.peers.dgl_import import import_dgl, make_graph
+from hpcgnn.bench.peers.torch_batches import linear_map, normalized
 from hpcgnn.lowbit.inference.batches import Batches
 
 if TYPE_CHECKING:
@@ -40,16 +40,6 @@ class DglBatches:
         return self._layers[-1](graph, h)
 
 
-def make_graph(indptr: np.ndarray, indices: np.ndarray, kind: str) -> Any:
-    dgl = import_dgl()
-    target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
-    graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
-                      idtype=torch.int32)
-    graph = (dgl.add_self_loop(graph) if kind == "gcn" else graph).formats(["csr", "csc"])
-    graph.create_formats_()
-    return graph
-
-
 class _Layer(nn.Module):
     def __init__(self, layer: FloatConvolution):
         super().__init__()
@@ -69,18 +59,10 @@ class _Layer(nn.Module):
             self.convolution.fc_self.bias.data.copy_(layer.bias)
         else:
             self.convolution = GINConv(None, "sum", init_eps=layer.epsilon)
-            self.first, self.second = _linear(layer.weight, None), _linear(layer.second, layer.second_bias)
+            self.first, self.second = linear_map(layer.weight, None), linear_map(layer.second, layer.second_bias)
             self.bias = layer.bias
 
     def forward(self, graph: Any, h: torch.Tensor) -> torch.Tensor:
         if self.first is None:
             return self.convolution(graph, h)
         return self.second(F.relu(self.convolution(graph, self.first(h)) + self.bias))
-
-
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    made.weight.data.copy_(weight)
-    if bias is not None:
-        made.bias.data.copy_(bias)
-    return made

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import nn
 
-from hpcgnn.bench.peers.dgl_import import import_dgl
+from hpcgnn.bench.peers.dgl_import import import_dgl, make_graph
 from hpcgnn.bench.peers.epoch_loop import HEADS, drive
 
-dgl = import_dgl()
+import_dgl()
 from dgl.nn.pytorch import GATConv, GraphConv, SAGEConv  # noqa: E402  (needs what import_dgl prepares)
-
-
-def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
-    """The graph with both sparse formats made beforehand; for GCN and GAT with self-loops, as DGL needs them."""
-    target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
-    graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
-                      idtype=torch.int32)
-    graph = (dgl.add_self_loop(graph) if model in ("gcn", "gat") else graph).formats(
-        ["csr", "csc", *["coo"] * (model == "gat")])      # attention is computed edge by edge
-    graph.create_formats_()
-    return graph
 
 
 class Heads(GATConv):

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
 
 from hpcgnn.errors import ConfigError
 
@@ -39,3 +43,14 @@ def import_dgl() -> ModuleType:
         raise ConfigError(f"DGL is installed but can't be imported ({error}); install what it misses, "
                           "or leave dgl out of --peer") from error
     return dgl
+
+
+def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str) -> Any:
+    """The graph with both sparse formats made beforehand; for GCN and GAT with self-loops, as DGL needs them."""
+    dgl, target = import_dgl(), np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+    graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
+                      idtype=torch.int32)
+    graph = (dgl.add_self_loop(graph) if model in ("gcn", "gat") else graph).formats(
+        ["csr", "csc", *["coo"] * (model == "gat")])      # attention is computed edge by edge
+    graph.create_formats_()
+    return graph

@@ -14,9 +14,7 @@ PEERS = {"torch": ("torch", "torch"), "scipy": ("scipy", "scipy"), "pyg": ("torc
 def parse_peers(text: str, allowed: tuple[str, ...] = tuple(PEERS)) -> tuple[str, ...]:
     """Read a list of names with commas, each once.
 
-    Raises
-    ------
-    ConfigError      an unknown name, or a peer that is not installed
+    Raises ConfigError: an unknown name, or a peer that is not installed.
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:

@@ -34,7 +34,7 @@ class TorchBatches:
         self._stack = stack = [one.stored(storage, device, norm_storage=storage) for one in stack]
         self._features = torch.from_numpy(features).to(device, storage)
         self._matrix = _matrix_of(stack[0], batches, storage, device)
-        self._maps = [[None if weight is None else _linear(weight, bias, is_int8)
+        self._maps = [[None if weight is None else _quantized(linear_map(weight, bias), is_int8)
                        for weight, bias in ((one.weight, None), (one.own, None), (one.second, one.second_bias))]
                       for one in stack]
 
@@ -63,11 +63,15 @@ def normalized(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
         rows, rows.shape[1:], layer.norm_weight, layer.norm_bias, layer.norm_eps)
 
 
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None, is_int8: bool) -> nn.Module:
+def linear_map(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
     made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device=weight.device, dtype=weight.dtype)
     made.weight.data.copy_(weight)
     if bias is not None:
         made.bias.data.copy_(bias)
+    return made
+
+
+def _quantized(made: nn.Linear, is_int8: bool) -> nn.Module:
     if not is_int8:
         return made
     with warnings.catch_warnings():
