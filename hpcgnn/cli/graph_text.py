@@ -18,7 +18,7 @@ from hpcgnn.partition.choices import MOST_LAYERS
 from hpcgnn.partition.statistics import IMPORTANCE_BINS, PartitionStatistics
 from hpcgnn.partition.work import hops_to_loss, work_of_parts
 from hpcgnn.planning.graphs import graph_of_shards
-from hpcgnn.report.measured import read_measured
+from hpcgnn.report.run_folder import read_measured
 from hpcgnn.run.output import size_text
 from hpcgnn.run.tables import print_fitted, terminal_width, wrapped
 from hpcgnn.shards.schema import GraphInfo, Provenance

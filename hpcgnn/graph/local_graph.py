@@ -36,11 +36,10 @@ from hpcgnn.graph.reductions import (
     store_loop_weights,
 )
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
-from hpcgnn.ops.aggregation import SparseRows, aggregate, multiply
+from hpcgnn.ops.aggregation import SparseRows, aggregate, maximum, multiply
 from hpcgnn.ops.arena import empty, in_memory, keep_long
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey, words_of
 from hpcgnn.ops.cuda.resident import resident
-from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import Activation, StoredActivation, apply_activation, dropout
 from hpcgnn.ops.relations import Relations
 from hpcgnn.ops.row_codes import RowStore

@@ -21,7 +21,7 @@ from hpcgnn.data.source import load_source
 from hpcgnn.data.tables import Choices, columns_of, in_order, is_table
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.partition.choices import MEASURED, split_balance
-from hpcgnn.report.measured import read_measured
+from hpcgnn.report.run_folder import read_measured
 from hpcgnn.shards.folder import Crew, check_folder, nearest_folder
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.shards.source import KIND, load_shards

@@ -7,9 +7,8 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.convolution import NarrowConvolution
+from hpcgnn.nn.convolution import NarrowConvolution, rematerialized
 from hpcgnn.nn.linear import add_bias, linear
-from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.attention import attend, attend_shared, shares_rows
 
 SLOPE = 0.2               # slope of LeakyReLU below 0, Section 3.3 of the paper

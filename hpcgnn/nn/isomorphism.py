@@ -7,10 +7,9 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.convolution import NarrowConvolution
+from hpcgnn.nn.convolution import NarrowConvolution, rematerialized
 from hpcgnn.nn.linear import add_bias, linear
 from hpcgnn.nn.neighborhood import KeptRows, keep
-from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.spans import MIN_DEVICE_BLOCK
 
 NEIGHBOR_SCALE = {"sum": 1.0, "mean": 0.1}

@@ -11,11 +11,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.convolution import NarrowConvolution
+from hpcgnn.nn.convolution import NarrowConvolution, rematerialized
 from hpcgnn.nn.layers import bases_of, check_blocks, maps_bases_first
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.names import NEEDS_RELATIONS
-from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.pointwise import dropout
 from hpcgnn.ops.relations import block_diagonal_sum, relational_sum, sum_of_mapped
 

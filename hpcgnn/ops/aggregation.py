@@ -1,4 +1,4 @@
-"""Aggregation: a sparse matrix times dense rows (SpMM), with its backward.
+"""Aggregation: a sparse matrix times dense rows (SpMM), and the maximum over a row's entries, with their backwards.
 
 A rank's matrix has inner rows and, as columns, inner and halo nodes: the near rows, and the far rows that messages
 bring. Far rows may stay packed in their messages; the product decodes them while it gathers. Threads take ranges of
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from hpcgnn._ext import aggregation as kernels
+from hpcgnn._ext import maximum as maximum_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cuda.resident import make_resident
@@ -293,3 +294,60 @@ def _aggregate(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.nda
 def entry_dtype(rows: torch.Tensor) -> torch.dtype:
     """Type of the entries' values for these rows: float32 on the host, the rows' type on a device."""
     return torch.float32
+
+
+def row_maximum(matrix: SparseRows, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """out[v, j] = largest h[u, j] over the entries u of row v, and the u that has it.
+
+    `matrix` is unscaled with stored self-loops, else KernelError; h is (matrix.num_columns, dim) float32, bfloat16 or
+    float16. Returns out (matrix.num_rows, dim), 0 for a row without entries and NaN if an entry is NaN, and argmax in
+    int32: the first largest entry, or -1.
+    """
+    check_rows(h, matrix.num_columns, "maximum")
+    scales = matrix.entry_scale, matrix.row_scale, matrix.column_scale
+    if matrix.num_self or any(scale is not None for scale in scales):
+        raise KernelError("maximum needs a matrix without scales and with self-loops as stored entries")
+    return _maximum.on(h.device)(matrix, h)
+
+
+class _Maximum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
+        out, argmax = row_maximum(matrix, h.contiguous())
+        # The gradient only needs the number of the largest row.
+        ctx.save_for_backward(argmax)
+        ctx.transposed = transposed
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        argmax, = ctx.saved_tensors
+        return _maximum_backward.on(gradient.device)(ctx.transposed, gradient.contiguous(), argmax), None, None
+
+
+def maximum(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
+    """`row_maximum` without argmax, differentiable in h: a gradient goes to the first largest row.
+
+    `transposed` has the entries of `matrix` by columns, ascending in each column; errors as in `row_maximum`.
+    """
+    if h.ndim != 2 or len(h) != matrix.num_columns:
+        raise KernelError(f"maximum needs {matrix.num_columns} rows, found shape {tuple(h.shape)}")
+    return _Maximum.apply(h, matrix, transposed)
+
+
+@by_device("aggregation")
+def _maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = matrix.num_rows, h.shape[1]
+    out, argmax = empty(shape, h.dtype), empty(shape, torch.int32)
+    maximum_kernels.maximum_forward(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[h.dtype],
+                            h.shape[1], as_bytes(h), as_bytes(out), argmax.numpy())
+    return out, argmax
+
+
+@by_device("aggregation")
+def _maximum_backward(transposed, gradient: torch.Tensor, argmax: torch.Tensor) -> torch.Tensor:
+    out = empty((transposed.num_rows, gradient.shape[1]), gradient.dtype)
+    maximum_kernels.maximum_backward(transposed.begin, transposed.end, transposed.tasks, transposed.indices,
+                             STORAGE_NUMBER[gradient.dtype], gradient.shape[1], as_bytes(gradient), argmax.numpy(),
+                             as_bytes(out))
+    return out

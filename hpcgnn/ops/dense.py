@@ -20,11 +20,6 @@ from hpcgnn.ops.spans import blocks
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
-def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """rows @ weight.T, added to `out` if given; all of one type, (n, in_dim), (out_dim, in_dim) and (n, out_dim)."""
-    return _map_rows.on(rows.device)(rows, weight, out)
-
-
 def combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, own_weight: torch.Tensor | None,
             bias: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """bias + rows @ weight.T + own @ own_weight.T, (n, out_dim) in the type of `rows`; own may be None.
@@ -39,20 +34,6 @@ def combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, 
     return _combine.on(rows.device)(rows, weight, own, own_weight, bias, out)
 
 
-def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    return _map_back.on(gradient.device)(gradient, weight, out)
-
-
-def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """gradient.T @ rows, (out_dim, in_dim) float32; oneDNN rounds it to bfloat16 on the way."""
-    return _weight_gradient.on(gradient.device)(gradient, rows)
-
-
-def column_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Sum over the rows, (dim,) float32: the gradient of a bias."""
-    return _column_sums.on(rows.device)(rows)
-
-
 def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
     """Sum of |rows|, (dim,) float64; rounded to float32 it does not depend on how ranks share the float32 rows."""
     check_rows(rows, len(rows), "column magnitudes", torch.float32)
@@ -64,7 +45,8 @@ ROWS_ALIKE = 64
 
 
 @by_device("dense")
-def _map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """rows @ weight.T, added to `out` if given; all of one type, (n, in_dim), (out_dim, in_dim) and (n, out_dim)."""
     return _product(rows, weight, True, out)
 
 
@@ -99,12 +81,13 @@ def combine_by_block(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor
 
 
 @by_device("dense")
-def _map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return _product(gradient, weight, False, out)
 
 
 @by_device("dense")
-def _weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """gradient.T @ rows, (out_dim, in_dim) float32; oneDNN rounds it to bfloat16 on the way."""
     if not _is_for_onednn(rows):
         return _own_gradient(gradient, rows)
     # oneDNN takes the first rows, a multiple of ROWS_ALIKE, and hpcgnn's kernel the rest.
@@ -121,7 +104,8 @@ def _own_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 @by_device("dense")
-def _column_sums(rows: torch.Tensor) -> torch.Tensor:
+def column_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Sum over the rows, (dim,) float32: the gradient of a bias."""
     total = torch.zeros(rows.shape[1])
     sums.column_sums(as_bytes(rows), STORAGE_NUMBER[rows.dtype], total.numpy())
     return total

@@ -4,7 +4,8 @@
     def _map_rows(rows, weight, out):      # the host's function; a device has map_rows of ops/cuda/dense.py
         ...
 
-    _map_rows.on(rows.device)(rows, weight, out)
+    _map_rows(rows, weight, out)           # chooses by the first tensor
+    _map_rows.on(device)(rows, weight, out)
 
 Files of ops/cuda are imported when a device first needs one of their functions.
 """
@@ -15,6 +16,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -35,6 +37,9 @@ class Operation:
 
     def on(self, device: torch.device) -> Callable:
         return self._found.get(device) or self._find(device)
+
+    def __call__(self, rows: torch.Tensor, *arguments, **named) -> Any:
+        return self.on(rows.device)(rows, *arguments, **named)
 
     def forget(self) -> None:
         self._found.clear()

@@ -20,9 +20,7 @@ COLORS = {"train": "C0", "val": "C1", "test": "C2"}      # a split has one color
 def curves_figure(run: Run) -> Figure:
     """Losses on the left, scores on the right, by epoch, means over the seeds.
 
-    Raises
-    ------
-    ConfigError      matplotlib is not installed
+    Raises ConfigError: matplotlib is not installed.
     """
     try:
         from matplotlib import pyplot  # it tells a notebook how to show a figure

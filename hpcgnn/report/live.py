@@ -32,9 +32,7 @@ class MetricsTail:
     def read_on(self) -> None:
         """Read the lines that were finished since the last call; begin again if the file was cut back.
 
-        Raises
-        ------
-        ConfigError      the file can't be read, or a line is damaged
+        Raises ConfigError: the file can't be read, or a line is damaged.
         """
         try:
             with open(self.path, "rb") as file:

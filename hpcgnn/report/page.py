@@ -31,12 +31,7 @@ NUM_COLORS, NUM_DASHES = 8, 5     # as in style.css and svg.js
 
 
 def write_report(runs: list[Run], path: Path) -> Path:
-    """Write the HTML file and return its path.
-
-    Raises
-    ------
-    ConfigError      the file can't be written
-    """
+    """Write the HTML file and return its path. Raises ConfigError: the file can't be written."""
     page = render(runs, charts_of(runs))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,11 +44,8 @@ def write_report(runs: list[Run], path: Path) -> Path:
 def write_epochs(runs: list[Run], path: Path) -> Path:
     """Write one CSV row per epoch of each run, with all columns that some run has; return the path.
 
-    Lists and tables of metrics.jsonl, such as bytes by pair of ranks, are left out; unknown values are empty.
-
-    Raises
-    ------
-    ConfigError      the file can't be written
+    Lists and tables of metrics.jsonl, such as bytes by pair of ranks, are left out; unknown values are empty. Raises
+    ConfigError: the file can't be written.
     """
     rows = epoch_rows(runs)
     try:

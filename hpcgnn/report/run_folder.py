@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,9 +27,7 @@ BY_RANK = ("compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_s
 def read_runs(paths: list[Path]) -> list[Run]:
     """Read run folders; if several have the same folder name, their paths are their names.
 
-    Raises
-    ------
-    ConfigError      a folder is missing, is not a run folder or is given twice, or a file in it is damaged
+    Raises ConfigError: a folder is missing, is not a run folder or is given twice, or a file in it is damaged.
     """
     resolved = [path.resolve() for path in paths]
     for number, path in enumerate(paths):
@@ -65,9 +63,7 @@ def read_run(path: Path, name: str) -> Run:
 def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any], ...]:
     """Finished lines of metrics.jsonl in order. With `is_complete` the run has ended, so every line must be finished.
 
-    Raises
-    ------
-    ConfigError      the file can't be read, or a line is damaged
+    Raises ConfigError: the file can't be read, or a line is damaged.
     """
     # The text after the last newline is empty, or a line that is being written or was cut off when the run was killed.
     *lines, unfinished = read_text(path).split("\n")
@@ -236,3 +232,33 @@ def _read_summary(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged: widths_by_degree must list in_degree, num_nodes and bit_width with "
                           "equally many numbers; remove it to report from metrics.jsonl alone")
     return summary
+
+
+class MeasuredRun(NamedTuple):
+    """Measurements of a run's parts.
+
+    `shards` is the folder that the run was trained on. `seconds` has one number per rank: an epoch without messages,
+    the median of the epochs that recorded it.
+    """
+
+    shards: str
+    num_layers: int
+    seconds: tuple[float, ...]
+
+
+def read_measured(path: Path) -> MeasuredRun:
+    """Read a run folder.
+
+    Raises ConfigError: it is not a run folder, is damaged, or does not record each rank's seconds.
+    """
+    (run,) = read_runs([Path(path)])
+    tables = [record["by_rank"]["compute_seconds"] for record in run.records if record.get("by_rank")]
+    tables = tables[1:] or tables      # the first epoch also builds what later ones reuse
+    if not tables or "shards" not in run.provenance or "layers" not in run.config:
+        raise ConfigError(f"{path} does not say how long each rank computed: it had one rank, or was never evaluated; "
+                          "train on several ranks for some evaluations")
+    seconds = np.median(np.array(tables, dtype=float), axis=0)
+    if not (seconds > 0).all():
+        raise ConfigError(f"{path} says that rank {int(seconds.argmin())} computed for {seconds.min():.3g} s per "
+                          "epoch; expected more than 0: train on it for longer")
+    return MeasuredRun(run.provenance["shards"], int(run.config["layers"]), tuple(seconds.tolist()))

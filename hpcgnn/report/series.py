@@ -118,15 +118,7 @@ def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def curve(number: int, run: Run, values: np.ndarray, scale: float = 1.0, label: str = "") -> dict[str, Any] | None:
     """One line of a chart: a run's mean over seeds at the drawn epochs, and its deviation over several seeds.
 
-    Parameters
-    ----------
-    number : int                                   the run's number in the report
-    values : (num_seeds, num_epochs) float64       as `Run.curves` returns them
-    label : str                                    the line's name, if a chart has several lines of one run
-
-    Returns
-    -------
-    curve : dict or None         None if there is no value
+    `values` are of `Run.curves`; `label` tells several lines of one run apart. None if there is no value.
     """
     mean, deviation = mean_over_seeds(scale * values)
     kept = kept_epochs(run)

@@ -8,7 +8,7 @@ import reference_attention as reference
 import torch
 from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, STORAGES, matrix_of, rows_of
 
-from hpcgnn.ops import maximum as host
+from hpcgnn.ops import aggregation as host
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.cuda import aggregation as cuda
 

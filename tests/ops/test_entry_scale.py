@@ -6,9 +6,8 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import PackedRows, aggregate, from_csr, multiply, multiply_weighted
+from hpcgnn.ops.aggregation import PackedRows, aggregate, from_csr, multiply, multiply_weighted, row_maximum
 from hpcgnn.ops.counter import FORWARD, CounterKey
-from hpcgnn.ops.maximum import row_maximum
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
 DIMS = [1, 7, 16, 41, 64, 130]

@@ -8,8 +8,7 @@ import reference_attention as reference
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import from_csr
-from hpcgnn.ops.maximum import maximum, row_maximum
+from hpcgnn.ops.aggregation import from_csr, maximum, row_maximum
 
 DIMS = [0, 1, 7, 41, 64, 129, 257]
 STORAGES = [torch.float32, torch.bfloat16, torch.float16]

@@ -7,7 +7,7 @@ import pytest
 from report.fake_runs import costs_by_rank, write_adaptive_run, write_run
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.measured import read_measured
+from hpcgnn.report.run_folder import read_measured
 
 
 @pytest.fixture

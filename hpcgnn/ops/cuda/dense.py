@@ -16,11 +16,11 @@ MAX_ROW_BLOCKS, LEAST_ROWS = 512, 256     # for column sums: blocks of rows, and
 JOINED_COLUMNS = 32                       # columns per block when few sums per column are left
 
 
-def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return _product(rows, weight.t(), out)
 
 
-def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return _product(gradient, weight, out)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -59,19 +58,7 @@ class Segments:
         return 2 * self.num_blocks if len(self.spilled_row) else 0
 
 
-class Rows(Protocol):
-    # The fields of a `SparseRows` that decide how its rows are cut.
-    @property
-    def begin(self) -> np.ndarray: ...
-
-    @property
-    def end(self) -> np.ndarray: ...
-
-    @property
-    def num_self(self) -> int: ...
-
-
-def item_offsets(matrix: Rows) -> np.ndarray:
+def item_offsets(matrix) -> np.ndarray:
     num_items = matrix.end - matrix.begin
     num_items[:matrix.num_self] += 1
     return np.concatenate([[0], np.cumsum(np.maximum(num_items, 1))]).astype(np.int64)
@@ -105,7 +92,7 @@ class Geometry:
     bound : dict      launches over this matrix with checked arguments; see `Kernel.bind`
     """
 
-    def __init__(self, matrix: Rows):
+    def __init__(self, matrix):      # a SparseRows
         self.offset = resident(item_offsets(matrix))
         self._begin, self._end = matrix.begin, matrix.end
         self._segments: dict[tuple[int, int], Segments] = {}
