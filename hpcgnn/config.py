@@ -97,9 +97,10 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("rematerialize", True, "rows that are shared do not come peer by peer; choose one"),
         Clash("device", "cuda", "rows are shared in the memory of the host; use nodes_aware=off")),
     ("pre_aggregation", "on"): (
+        *(Clash("model", model, "not all its layers are linear in their neighbors' rows; use pre_aggregation=off")
+          for model in ("sage-max", "gat", "gin", "rgcn")),
         Clash("rematerialize", True, "sums do not come peer by peer; choose one"),
         Clash("predict", DIFFERENCES, "a sum is of masked rows, and masks change with every epoch; choose one"),
-        Clash("device", "cuda", "sums have been tried on the host alone; use pre_aggregation=off"),
         *(Clash("quantize", scheme, "quantized layers round rows one by one; choose one") for scheme in QUANTIZED)),
     ("residual", True): tuple(
         Clash("quantize", scheme, "integers have no residual sums; leave residual out") for scheme in QUANTIZED),
@@ -107,8 +108,6 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("model", "sgc", "it has no hidden layers; leave norm out"),
         Clash("pre_aggregation", "on", "statistics are over all rows, and these sums leave rows out; choose one"),
         *(Clash("quantize", scheme, "integers have no batch norm; use norm=layer or none") for scheme in QUANTIZED)),
-    ("model", "rgcn"): (
-        Clash("device", "cuda", "its sums by relation have been written for the host alone; use device=cpu"),),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),

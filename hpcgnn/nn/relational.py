@@ -60,7 +60,7 @@ class RGCNConvolution(NarrowConvolution):
         return rematerialized(graph, lambda rows: self._summed(graph, rows, is_dropped), h)
 
     def _summed(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        coefficient = torch.eye(self.num_relations) if self.coefficient is None else self.coefficient
+        coefficient = torch.eye(self.num_relations, device=h.device) if self.coefficient is None else self.coefficient
         is_mapped, is_input = self.sends_mapped(graph), graph.is_input(h)
         rows = h if is_mapped and not is_input else graph.halo(h)
         with self._masked_input(graph, rows) if is_input and not is_dropped else nullcontext(rows) as rows:

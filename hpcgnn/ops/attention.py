@@ -363,6 +363,11 @@ def _has_shared_rows() -> bool:
 
 def sums_by_head(matrix, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """(num_heads, matrix.num_rows, dim): sum of weight[e, head] rows[u] over the entries of each row."""
+    return _sums_by_head.on(rows.device)(matrix, rows, weight)
+
+
+@by_device("attention")
+def _sums_by_head(matrix, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     out = empty((weight.shape[1] * matrix.num_rows, rows.shape[1]), rows.dtype)
     kernels.sums_by_head(matrix.begin, matrix.end, matrix.tasks, matrix.indices, weight.numpy(),
                          STORAGE_NUMBER[rows.dtype], as_bytes(rows), as_bytes(out))
@@ -370,7 +375,15 @@ def sums_by_head(matrix, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tens
 
 
 def products_by_head(matrix, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """(num_entries, num_heads) float32: <left[head, v], right[u]> for each entry (v, u)."""
+    """(num_entries, num_heads) float32: <left[head, v], right[u]> for each entry (v, u).
+
+    On a device each product is rounded to the rows' type.
+    """
+    return _products_by_head.on(right.device)(matrix, left, right)
+
+
+@by_device("attention")
+def _products_by_head(matrix, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     out = empty((len(matrix.indices), len(left)))
     kernels.products_by_head(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[left.dtype],
                              as_bytes(left.view(-1, left.shape[2])), as_bytes(right), out.numpy())

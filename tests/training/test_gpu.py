@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cuda.conftest import HAS_GPU
 from mpi4py import MPI
+from reference_partition import with_relations
 from training_setup import easy_graph, losses, train, write_once
 
 from hpcgnn.config import MODELS
@@ -26,6 +27,26 @@ def test_every_model_trains_as_on_the_host(shared_path, model):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(spec=GRAPH), shared_path / "shards")
     expected, found = (losses_of(comm, shards, shared_path / device, model=model, device=device, dropout=0.3)
+                       for device in ("cpu", "cuda"))
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=0)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings", [{"num_bases": 2}, {"num_blocks": 2}, {"num_bases": 0, "method": "uniform",
+                                                                            "bits": 4}], ids=str)
+def test_relations_train_as_on_the_host(shared_path, settings):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, with_relations(easy_graph(spec=GRAPH)), shared_path / "shards")
+    expected, found = (losses_of(comm, shards, shared_path / device, model="rgcn", device=device, **settings)
+                       for device in ("cpu", "cuda"))
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=0)
+
+
+@pytest.mark.parallel(2)
+def test_sums_before_sending_train_as_on_the_host(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(spec=GRAPH), shared_path / "shards")
+    expected, found = (losses_of(comm, shards, shared_path / device, model="gcn", device=device, pre_aggregation="on")
                        for device in ("cpu", "cuda"))
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=0)
 

@@ -138,7 +138,6 @@ def test_a_graph_whose_edges_are_of_one_kind_is_refused(shared_path):  # noqa: F
 
 
 @pytest.mark.parametrize("settings, sentence", [
-    ({"device": "cuda"}, "model rgcn can't be used with device cuda: its sums by relation"),
     ({"quantize": "uniform"}, "integer convolutions exist for gcn, sage, gin, gat only"),
     ({"clusters": 4}, "answers in batches with gcn, sage, gin, gat only"),
     ({"num_blocks": 4, "num_bases": 2}, "num_blocks 4 can't be used with num_bases 2: a relation's matrix is made of"),
@@ -149,15 +148,11 @@ def test_a_graph_whose_edges_are_of_one_kind_is_refused(shared_path):  # noqa: F
      "node_embedding can't be used with quantize uniform: integers are fitted"),
     ({"model": "gcn", "node_embedding": 3, "pre_aggregation": "on"},
      "node_embedding can't be used with pre_aggregation on: sums"),
+    ({"pre_aggregation": "on"}, "pre_aggregation on can't be used with model rgcn: not all its layers"),
 ])
 def test_what_has_no_meaning_is_refused_with_the_reason(settings, sentence):
     with pytest.raises(ConfigError, match=sentence):
         TrainConfig.of(**{"model": "rgcn", **settings})
-
-
-def test_sums_before_sending_are_refused(shared_path, typed):  # noqa: F811
-    with pytest.raises(CollectiveError, match="pre_aggregation on can't be used with model rgcn: not all its layers"):
-        train(MPI.COMM_SELF, typed(MPI.COMM_SELF), shared_path / "run", **RGCN, pre_aggregation="on")
 
 
 @pytest.mark.parametrize("settings, beside", [(RGCN, "the relations of edges"),

@@ -15,6 +15,7 @@ from cuda.conftest import need_compiler
 from cuda.emulation import EmulatedBackend
 from cuda.separate_memory import separate_memory
 from mpi4py import MPI
+from reference_partition import with_relations
 from stand_in_device import WatchedComm
 from training_setup import easy_graph, losses, train, write_once
 
@@ -144,6 +145,32 @@ def test_steps_on_a_device_train_as_on_the_host(shards, shared_path, settings):
     _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **{**SHORT, **settings})
     found, _, _ = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
     np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings", [
+    {"num_bases": 2, "method": "uniform", "bits": 2}, {"num_bases": 0, "steps": "2"}, {"num_blocks": 1, "layers": 3},
+    {"num_bases": 3, "precision": "bf16", "hidden": 16}], ids=json.dumps)
+def test_relations_train_on_a_device_as_on_the_host(shared_path, settings):
+    shards = write_once(MPI.COMM_WORLD, with_relations(easy_graph(spec=GRAPH)), shared_path / "typed")
+    settings = {**SHORT, "model": "rgcn", **settings}
+    _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **settings)
+    found, _, device = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
+    np.testing.assert_allclose(losses(found), losses(expected), rtol=2e-3 if "precision" in settings else 1e-5, atol=0)
+    assert not device.unordered
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("settings", [
+    {"model": "gcn"}, {"model": "sage", "method": "uniform", "bits": 2}, {"model": "sage", "epoch_rows": "all"},
+    {"model": "gcn", "method": "pipegcn", "precision": "bf16"}], ids=json.dumps)
+def test_sums_before_sending_train_on_a_device_as_on_the_host(shards, shared_path, settings):
+    settings = {**SHORT, "pre_aggregation": "on", **settings}
+    _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **settings)
+    found, _, device = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
+    np.testing.assert_allclose(losses(found), losses(expected), rtol=2e-3 if "precision" in settings else 1e-5, atol=0)
+    assert [record["sent_bytes_payload"] for record in found] == [record["sent_bytes_payload"] for record in expected]
+    assert not device.unordered
 
 
 @pytest.mark.parallel([2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hpcgnn.ops.aggregation import multiply_weighted
 from hpcgnn.ops.cuda.aggregation import THREADS, entry_arguments, fold_segments, fold_spilled, staging
 from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
@@ -118,6 +119,15 @@ def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads:
                 head_dim, vector, LATER),
         bound[key][0](left, right, out)
     return out
+
+
+def sums_by_head(matrix, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    # Heads share all columns, so each is a product of its own.
+    return torch.stack([multiply_weighted(matrix, rows, of_head[:, None]) for of_head in weight.t().contiguous()])
+
+
+def products_by_head(matrix, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return torch.cat([sampled_products(matrix, of_head, right, 1) for of_head in left], 1).float()
 
 
 def _vector(head_dim: int, *rows: torch.Tensor) -> int:
