@@ -15,6 +15,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, find_method, name_of, users_of
 from hpcgnn.methods.method import DIFFERENCES, NARROW_SUMS, Method
 from hpcgnn.methods.vanilla import Vanilla
+from hpcgnn.nn.layers import ROW_BY_ROW
 from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.registry import read_registry
 from hpcgnn.settings import Clash, check_values, hint_of, setting, type_name
@@ -97,8 +98,8 @@ CLASHES: dict[tuple[str, Any], tuple[Clash, ...]] = {
         Clash("rematerialize", True, "rows that are shared do not come peer by peer; choose one"),
         Clash("device", "cuda", "rows are shared in the memory of the host; use nodes_aware=off")),
     ("pre_aggregation", "on"): (
-        *(Clash("model", model, "not all its layers are linear in their neighbors' rows; use pre_aggregation=off")
-          for model in ("sage-max", "gat", "gin", "rgcn")),
+        *(Clash("model", model, "its layers read rows of other ranks one by one; use pre_aggregation=off")
+          for model in ROW_BY_ROW),
         Clash("rematerialize", True, "sums do not come peer by peer; choose one"),
         Clash("predict", DIFFERENCES, "a sum is of masked rows, and masks change with every epoch; choose one"),
         *(Clash("quantize", scheme, "quantized layers round rows one by one; choose one") for scheme in QUANTIZED)),

@@ -119,8 +119,8 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
      "is of masked rows, and masks change with every epoch; choose one"),
     ({"pre_aggregation": "on", "rematerialize": True}, "pre_aggregation on can't be used with rematerialize: sums do "
      "not come peer by peer; choose one"),
-    ({"pre_aggregation": "on", "model": "gin"}, "pre_aggregation on can't be used with model gin: not all its layers "
-     "are linear in their neighbors' rows; use pre_aggregation=off"),
+    ({"pre_aggregation": "on", "model": "gin"}, "pre_aggregation on can't be used with model gin: its layers read "
+     "rows of other ranks one by one; use pre_aggregation=off"),
     ({"pre_aggregation": "on", "steps": "4"}, "steps 4 can't be used with pre_aggregation on: a step computes "
      "only some of the rows in a sum; choose one"),
     ({"nodes_aware": "on", "steps": "4"}, "steps 4 can't be used with nodes_aware on: ranks of a node share the rows "

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcgnn.config import LINKS, NODES, TrainConfig, default_of, parse_memory
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.layers import LINEAR, ROW_BY_ROW, of_input
+from hpcgnn.nn.layers import LINEAR, of_input
 from hpcgnn.nn.names import NEEDS_RELATIONS, RELATIONAL
 from hpcgnn.planning.model import ModelSize, check_model
 
@@ -49,9 +49,6 @@ def check_settings(settings: dict[str, Any]) -> TrainConfig:
     if config.steps == "auto":
         raise ConfigError("hpcgnn plan does not know how many steps auto takes, which the loss decides; plan with "
                           "--set steps=K, or run hpcgnn train --dry-run")
-    if config.pre_aggregation == "on" and config.model in ROW_BY_ROW:
-        raise ConfigError(f"pre_aggregation on can't be used with model {config.model}: not all its layers are linear "
-                          "in their neighbors' rows; use pre_aggregation=off")
     for name, values in WITHIN_A_LIMIT.items():
         if parse_memory(config.memory) and getattr(config, name) not in values:
             raise ConfigError(f"hpcgnn plan does not know which tables memory = {config.memory} keeps on a disk with "

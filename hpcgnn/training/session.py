@@ -540,8 +540,8 @@ def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:
 
 def _check_sums(model: nn.Module, config: TrainConfig) -> None:
     if config.pre_aggregation == "on" and getattr(model, "num_hops", None) is None:
-        raise ConfigError(f"pre_aggregation on can't be used with model {config.model}: not all its layers are "
-                          "linear in their neighbors' rows; use pre_aggregation=off")
+        raise ConfigError(f"pre_aggregation on can't be used with model {config.model}: its layers read rows of other "
+                          "ranks one by one; use pre_aggregation=off")
 
 
 def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Degrees | None]:

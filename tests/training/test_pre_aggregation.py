@@ -120,7 +120,7 @@ class Own(torch.nn.Module):
 
 @SEVERAL
 def test_models_that_may_read_rows_one_by_one_are_refused(shards, shared_path):
-    with pytest.raises(CollectiveError, match=r"on can't be used with model .*Own: not all its layers"):
+    with pytest.raises(CollectiveError, match=r"on can't be used with model .*Own: its layers read rows"):
         hpcgnn.fit(Own(), hpcgnn.open(shards, COMM), out=shared_path / "run", **SUMS)
 
 

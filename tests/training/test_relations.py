@@ -148,7 +148,7 @@ def test_a_graph_whose_edges_are_of_one_kind_is_refused(shared_path):  # noqa: F
      "node_embedding can't be used with quantize uniform: integers are fitted"),
     ({"model": "gcn", "node_embedding": 3, "pre_aggregation": "on"},
      "node_embedding can't be used with pre_aggregation on: sums"),
-    ({"pre_aggregation": "on"}, "pre_aggregation on can't be used with model rgcn: not all its layers"),
+    ({"pre_aggregation": "on"}, "pre_aggregation on can't be used with model rgcn: its layers read rows"),
 ])
 def test_what_has_no_meaning_is_refused_with_the_reason(settings, sentence):
     with pytest.raises(ConfigError, match=sentence):
