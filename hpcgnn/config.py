@@ -158,6 +158,9 @@ class TrainConfig:
                              "nodes (softmax), or of edge and drawn nodes one by one (bce), or the Bayesian "
                              "personalized ranking loss against one drawn node (bpr).",
                              ("softmax", "bce", "bpr"), tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    adversarial_temperature: float = setting(0.0, "Hard negatives for link_loss=bce, such as 1: a drawn node counts by "
+                                             "the softmax of this times its score, not as all others. 0 is the mean.",
+                                             low=0.0, high=1e4, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
     decoder: str = setting("auto", "Score of a link from the rows of its ends: their product (dot), or, with a row of "
                            "weights for each relation, the product of three (distmult), of complex numbers in complex. "
                            "auto is distmult if edges have relations, else dot.",
@@ -371,7 +374,7 @@ class TrainConfig:
             self._check_use(own)
         self._check_clashes(others)
         if self.task == LINKS:
-            _refuse("task links", NOT_FOR_LINKS, others, advice="")
+            self._check_links(others)
         elif self.score in LINK_SCORES:
             raise ConfigError(f"score {self.score} is for links; add --task links, or choose a score of nodes")
         if self.edge_dropout:
@@ -412,6 +415,14 @@ class TrainConfig:
             if others[name] == value:
                 for clash in clashes:
                     clash.check(others, name if value is True else f"{name} {value}")
+
+    def _check_links(self, others: dict[str, Any]) -> None:
+        _refuse("task links", NOT_FOR_LINKS, others, advice="")
+        if self.adversarial_temperature and self.link_loss != "bce":
+            reason = "already weighs drawn nodes by the softmax of their scores" if self.link_loss == "softmax" else \
+                "has one drawn node for each edge"
+            raise ConfigError(f"adversarial_temperature has no effect with link_loss {self.link_loss}, which {reason}; "
+                              "leave it out, or use link_loss=bce")
 
     def _check_step_graph(self, others: dict[str, Any]) -> None:
         _refuse("step_graph", NOT_IN_A_STEP_GRAPH, others)

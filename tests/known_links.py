@@ -48,7 +48,8 @@ def classes_by(dataset, candidates):
     return dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
 
 
-def expected_loss(dataset, rows, kind, classes, learned, seed, epoch, asked=None, answers=None, step=0):
+def expected_loss(dataset, rows, kind, classes, learned, seed, epoch, asked=None, answers=None, step=0,
+                  temperature=0.0):
     """The summed loss of all edges from rows (num_nodes, dim).
 
     `asked`, (num_nodes,) bool, are the nodes that are asked; `answers` the rows of answers and drawn nodes, if they
@@ -78,7 +79,9 @@ def expected_loss(dataset, rows, kind, classes, learned, seed, epoch, asked=None
                 spread = (number * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63)
                 total = total + functional.softplus(others[(spread >> 20 & 0xFFFFFFFF) % len(of_class)] - positive)
             elif kind == "bce":
-                total = total + functional.softplus(-positive) + functional.softplus(others).mean()
+                power = np.exp(temperature * others.detach().numpy().astype(float))
+                shares = torch.from_numpy(power / power.sum()).float()
+                total = total + functional.softplus(-positive) + shares @ functional.softplus(others)
             else:
                 many = np.log((classes == classes[answer]).sum() / len(of_class))
                 total = total + functional.softplus(torch.logsumexp(others, 0) + many - positive)

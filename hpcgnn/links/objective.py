@@ -72,6 +72,7 @@ class LinkObjective(Objective):
     kind: str = SOFTMAX
     num_of_class: tuple[int, ...] = ()      # nodes of all ranks by class
     links: LearnedLinks = NO_LINKS
+    adversarial_temperature: float = 0.0      # see `_of_class`
     n3: float = 0.0      # weight of the regularizer
     share: float = 1.0      # of the questions, which an epoch draws
     step: int = 0      # of the epoch
@@ -214,11 +215,21 @@ class LinkObjective(Objective):
         return functional.softplus(by_class - products).sum()
 
     def _of_class(self, others: torch.Tensor, num_nodes: int) -> torch.Tensor:
-        """What a question's loss needs of its products with the drawn nodes of one class, (num_questions,)."""
+        """What a question's loss needs of its products with the drawn nodes of one class, (num_questions,).
+
+        With `adversarial_temperature` a, cross-entropy weighs each drawn node by softmax(a * product), a constant in
+        the gradient, so that nodes which the model mistakes for answers count most. This suits one by one terms: the
+        gradient of the softmax loss has such weights already. The drawn nodes stay the same on any number of ranks.
+
+        Reference: Sun et al., RotatE: Knowledge Graph Embedding by Relational Rotation in Complex Space, ICLR 2019,
+        Eq. (4)-(5).
+        """
         if not others.shape[1]:
             return others.new_full((len(others),), 0.0 if self.kind == CROSS_ENTROPY else -1e9)
         if self.kind == CROSS_ENTROPY:
-            return functional.softplus(others).mean(dim=1)
+            terms, temperature = functional.softplus(others), self.adversarial_temperature
+            return (torch.softmax(temperature * others.detach(), dim=1) * terms).sum(dim=1) if temperature \
+                else terms.mean(dim=1)
         return torch.logsumexp(others, dim=1) + float(np.log(num_nodes / others.shape[1]))
 
     def _numbers(self, asked: Asked, degree: np.ndarray, ends: Ends, answer: np.ndarray) -> np.ndarray:

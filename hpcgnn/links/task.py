@@ -75,7 +75,8 @@ class LinkTask:
             {"train": float(num_asked), "val": 1.0, "test": 1.0},
             questions=questions_of(comm, part, is_symmetric, config.ask, relations),
             num_drawn=self._num_drawn(comm, part, of_rows, about, is_asked),
-            kind=config.link_loss, n3=config.n3, share=config.link_share, num_of_class=tuple(counts.tolist()),
+            kind=config.link_loss, adversarial_temperature=config.adversarial_temperature, n3=config.n3,
+            share=config.link_share, num_of_class=tuple(counts.tolist()),
             links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations,
                                part.node_id.astype(np.int64, copy=False), of_rows, about, is_asked))
 

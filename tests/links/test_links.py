@@ -302,14 +302,16 @@ def test_a_split_without_links_has_no_score(shared_path):
 @pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
-@pytest.mark.parametrize("kind", ["softmax", "bce", "bpr"])
+@pytest.mark.parametrize("kind, temperature", [("softmax", 0.0), ("bce", 0.0), ("bpr", 0.0), ("bce", 1.5)])
 @pytest.mark.parametrize("candidates", ["all", "label", "type"])
-def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatch, is_directed, kind, candidates):
+def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatch, is_directed, kind, temperature,
+                                                         candidates):
     monkeypatch.setattr("hpcgnn.links.objective.MOST_PRODUCTS", 5 * DRAWN)      # several blocks
     dataset = with_links(is_directed=is_directed, has_types=candidates == "type")
     shards = write_once(COMM, dataset, shared_path / "shards")
-    session = Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, model="sage", link_loss=kind,
-                                                        candidates=candidates, epoch_rows="all"))
+    session = Session.open(COMM, shards, TrainConfig.of(
+        **LINK_SETTINGS, model="sage", link_loss=kind, candidates=candidates, epoch_rows="all",
+        adversarial_temperature=temperature))
     graph, objective = session.graph, session.objective
     assert isinstance(objective, LinkObjective) and objective.links.about == (True, is_directed)
     rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
@@ -321,7 +323,7 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
 
     def of_all():
         whole = rows.clone().requires_grad_()
-        expected = expected_loss(dataset, whole, kind, classes, objective.links.about, 3, 2)
+        expected = expected_loss(dataset, whole, kind, classes, objective.links.about, 3, 2, temperature=temperature)
         expected.backward()
         return expected.item(), whole.grad.numpy()
 
@@ -329,6 +331,22 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     assert COMM.allreduce(loss.item()) == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(mine.grad.numpy(), gradient[graph.node_id[:graph.num_inner]], rtol=1e-4, atol=1e-4)
     assert objective.mean_rows["train"] == dataset.num_edges * (1 + is_directed)
+
+
+def test_weights_of_hard_negatives_are_constants_in_the_gradient():
+    """Beside central differences of sum p softplus(s), with p = softmax(a s) from NumPy and held fixed."""
+    score, step = np.random.default_rng(0).standard_normal((3, 7)), 1e-6
+    weight = np.exp(2 * score) / np.exp(2 * score).sum(axis=1, keepdims=True)
+    objective = LinkObjective(None, {}, {}, LINK_TASK, None, MPI.COMM_SELF, None, {}, {}, kind="bce",
+                              adversarial_temperature=2.0)
+    others = torch.from_numpy(score).requires_grad_()
+    found = objective._of_class(others, 50)
+    np.testing.assert_allclose(found.detach(), (weight * np.logaddexp(0, score)).sum(axis=1), rtol=1e-12)
+    found.sum().backward()
+    slope = weight * (np.logaddexp(0, score + step) - np.logaddexp(0, score - step)) / (2 * step)
+    np.testing.assert_allclose(others.grad, slope, rtol=1e-7)
+    hardest = replace(objective, adversarial_temperature=1e4)._of_class(others, 50)
+    np.testing.assert_allclose(hardest.detach(), np.logaddexp(0, score.max(axis=1)), rtol=1e-12)
 
 
 @pytest.mark.covering
@@ -420,8 +438,8 @@ def test_edges_that_dropout_leaves_out_are_learned_too(shared_path):
 @pytest.mark.parametrize("settings", long_but((1, 2, 3, 4), [
     {"model": "gcn"}, {"model": "gat", "link_loss": "bce"}, {"model": "sage", "norm": "batch", "edge_dropout": 0.3},
     {"model": "sage", "is_directed": True}, {"model": "appnp", "link_loss": "bpr", "nodes_aware": "on"},
-    {"model": "gat", "rematerialize": True}]),
-    ids=["gcn", "gat", "edge dropout", "directed", "shared rows", "rematerialize"])
+    {"model": "gat", "rematerialize": True}, {"model": "gcn", "link_loss": "bce", "adversarial_temperature": 1.0}]),
+    ids=["gcn", "gat", "edge dropout", "directed", "shared rows", "rematerialize", "hard negatives"])
 def test_ranks_train_as_one(shared_path, settings):
     settings = dict(settings)
     dataset = with_links(is_directed=settings.pop("is_directed", False))
@@ -515,6 +533,8 @@ def test_a_validation_part_leaves_test_out(tmp_path):
     ({"pre_aggregation": "on"}, "can't be used with pre_aggregation on: the loss reads rows of other ranks one by one"),
     ({"method": "bns"}, "method bns can't be used with task links: rows that it leaves out are ends of links"),
     ({"loss": "mse"}, "task links can't be used with loss mse: link_loss is its loss"),
+    ({"adversarial_temperature": 1.0}, "has no effect with link_loss softmax, which already weighs drawn nodes"),
+    ({"adversarial_temperature": 1.0, "link_loss": "bpr"}, "has no effect with link_loss bpr, .* use link_loss=bce"),
 ])
 def test_settings_that_links_can_t_use_are_refused(settings, sentence):
     with pytest.raises(ConfigError, match=sentence):
