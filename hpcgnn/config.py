@@ -162,9 +162,11 @@ class TrainConfig:
                                              "the softmax of this times its score, not as all others. 0 is the mean.",
                                              low=0.0, high=1e4, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
     decoder: str = setting("auto", "Score of a link from the rows of its ends: their product (dot), or, with a row of "
-                           "weights for each relation, the product of three (distmult), of complex numbers in complex. "
-                           "auto is distmult if edges have relations, else dot.",
-                           ("auto", "dot", "distmult", "complex"), tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+                           "weights for each relation, the product of three (distmult), of complex numbers in complex; "
+                           "or a network of two layers on the product of their columns (mlp). auto is distmult if "
+                           "edges have relations, else dot.",
+                           ("auto", "dot", "distmult", "complex", "mlp"), tasks=(LINKS,), group=LINK_TRAINING,
+                           flag="none")
     n3: float = setting(0.0, "Weight of the regularizer N3, such as 0.01: this times the cubes of the values in the "
                         "rows of an edge's ends and relation are added to its loss.", low=0.0, tasks=(LINKS,),
                         group=LINK_TRAINING, flag="none")

@@ -21,7 +21,7 @@ from hpcgnn.data.hold_out import relations_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
-from hpcgnn.links.decoders import in_float64
+from hpcgnn.links.decoders import in_float64, network_of, scores_of_all
 from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import SOURCES, TARGETS, Question, questions_of
 from hpcgnn.links.ranking import BLOCK_PRODUCTS, blocks_of, hide_known, products_of_answers, queries_of
@@ -90,7 +90,8 @@ def best_links(run: FloatRun, answers: Answers, most: int, relation: int = 0) ->
     every = np.stack([part.inner_id, part.inner_id, *np.full((2, part.num_inner), [[0], [relation]])], axis=1)
     question, = questions_of(comm, part, session.info.cleaning.is_symmetric, asked,
                              Relations.of(session.info.relation_names), every, without_self=True)
-    queries = queries_of(question, rows, _decoder(run))
+    decoder = _decoder(run)
+    queries, network = queries_of(question, rows, decoder), network_of(decoder)
     kinds, num_kinds = _kinds_of(run)
     may_link = _linked_kinds(comm, run, kinds, num_kinds, asked, relation)
     ids, scores = np.full((part.num_inner, most), -1, np.int64), np.full((part.num_inner, most), -np.inf, np.float32)
@@ -99,7 +100,8 @@ def best_links(run: FloatRun, answers: Answers, most: int, relation: int = 0) ->
         for first in range(0, part.num_inner, step):
             HERE.note("ranks links")
             some = np.arange(first, min(first + step, part.num_inner))
-            products = (queries[some] @ block.rows.t()).float().numpy()
+            with torch.no_grad():
+                products = scores_of_all(network, queries[some], block.rows).float().numpy()
             hide_known(products, block, question, some)
             products[~may_link[kinds[some]][:, block.of_class]] = -np.inf
             together_ids = np.concatenate([ids[some], np.broadcast_to(block.node_id, products.shape)], axis=1)
@@ -153,8 +155,9 @@ def write_pairs(run: FloatRun, answers: Answers, pairs: Path, path: Path) -> Non
     none, rows = np.empty(0, np.int64), torch.from_numpy(answers.logits)
     question = Question(asked[:, 0], asked[:, 1], False, place.reshape(-1), ends[owned, 1], none, none.astype(bool),
                         none, none)
+    decoder = _decoder(run)
     scores, _ = products_of_answers(comm, rows, part.inner_id, np.zeros(part.num_inner, np.int64), question,
-                                    queries_of(question, rows, _decoder(run)))
+                                    queries_of(question, rows, decoder), network_of(decoder))
     places, found = gathered(comm, owned), gathered(comm, scores)
     ordered = np.empty(len(places), np.float32)      # on rank 0 all of them
     ordered[places] = found

@@ -1,12 +1,14 @@
 """Decoders: how the rows of two nodes and a relation give the score of a link.
 
 A question names a node and a relation; a decoder makes it a row, the query. The scores of all nodes as answers are the
-products of their rows with the query. So drawn nodes and all candidates are one matrix product, whatever the decoder.
+products of their rows with the query. So drawn nodes and all candidates are one matrix product; for `mlp` alone each
+pair is a row of a network.
 
     decoder     score of (u, r, v)           query of (u, r, ?)     query of (?, r, v)
     dot         <u, v>                       u                      v
     distmult    <u * r, v>                   u * r                  v * r
     complex     Re <u * r, conj(v)>          u * r                  v * conj(r)
+    mlp         network(u * r * v)           u * r                  v * r
 
 For `complex`, the first half of a row holds the real parts, the second half the imaginary parts.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +26,9 @@ from torch import nn
 from hpcgnn.config import LINK_DECODER
 from hpcgnn.errors import ConfigError
 
-DOT, DISTMULT, COMPLEX = "dot", "distmult", "complex"
+DOT, DISTMULT, COMPLEX, NETWORK = "dot", "distmult", "complex", "mlp"
+MOST_VALUES = 1 << 22      # of products of rows, column by column, at a time
+Score = Callable[[torch.Tensor], torch.Tensor]      # of products (.., dim), (.., 1)
 
 
 class DistMult(nn.Module):
@@ -95,7 +99,48 @@ def _complex_product(rows: torch.Tensor, real: torch.Tensor, imaginary: torch.Te
     return torch.cat([a * real - b * imaginary, a * imaginary + b * real], dim=1)
 
 
-DECODERS: dict[str, type[DistMult]] = {DISTMULT: DistMult, COMPLEX: ComplEx}
+class MLP(DistMult):
+    """A network of two layers scores the product of two rows, column by column, and their relation's row.
+
+    Without relations, `weight` is None and the product is of the two rows.
+
+    Attributes
+    ----------
+    network : dim columns, as many hidden ones with ReLU, one score
+
+    Reference: the link predictor of Hu et al., Open Graph Benchmark, NeurIPS 2020, in the examples beside its paper.
+    """
+
+    def __init__(self, relation_names: Sequence[str], dim: int):
+        super().__init__(relation_names, dim)
+        if not any(relation_names):
+            self.weight = None
+        self.network = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
+
+    def query(self, rows: torch.Tensor, relation: torch.Tensor) -> torch.Tensor:
+        return rows if self.weight is None else super().query(rows, relation)
+
+
+DECODERS: dict[str, type[DistMult]] = {DISTMULT: DistMult, COMPLEX: ComplEx, NETWORK: MLP}
+
+
+def network_of(decoder: nn.Module | None) -> nn.Module | None:
+    """What makes scores of products; None if a score is the sum of its product."""
+    return decoder.network if isinstance(decoder, MLP) else None
+
+
+def scores_of_pairs(network: Score | None, queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The score of each query with its own row, (n,), from queries and rows (n, dim)."""
+    products = queries * rows
+    return products.sum(1) if network is None else network(products).squeeze(-1)
+
+
+def scores_of_all(network: Score | None, queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The score of each query, (n, dim), with each row, (m, dim): (n, m)."""
+    if network is None:
+        return queries @ rows.t()
+    some = queries.split(max(1, MOST_VALUES // max(1, rows.numel())))
+    return torch.cat([network(part[:, None] * rows).squeeze(-1) for part in some])
 
 
 def own_decoder(model: nn.Module, setting: str) -> nn.Module | None:

@@ -95,7 +95,7 @@ class Asked:
         else:
             total = (cubes(decoder, anchors) * of_anchors[:len(anchors)]).sum() \
                 + (cubes(decoder, answers) * of_answers).sum()
-        if isinstance(decoder, DistMult):
+        if isinstance(decoder, DistMult) and decoder.weight is not None:
             total = total + (cubes(decoder, decoder.weight)[:len(of_relations)] * of_relations).sum()
         return total
 

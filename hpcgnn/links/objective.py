@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,11 +24,13 @@ import torch
 from mpi4py import MPI
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
 from torch.nn import functional
 
 from hpcgnn.config import LINK_DECODER
 from hpcgnn.graph.local_graph import LocalGraph, draw_numbers
 from hpcgnn.graph.reductions import Adjacency
+from hpcgnn.links.decoders import network_of, scores_of_all, scores_of_pairs
 from hpcgnn.links.learned import NO_LINKS, Asked, LearnedLinks
 from hpcgnn.links.questions import Question
 from hpcgnn.links.ranking import AUC, Ranks, chance_scores, link_scores, num_candidates
@@ -179,25 +181,35 @@ class LinkObjective(Objective):
     def _of_edges(self, asked: Asked, queries: torch.Tensor, ends: Ends, drawn: Drawn,
                   drawn_rows: torch.Tensor) -> torch.Tensor:
         """Loss of the edges that ask some questions, which have `queries`, (num_questions, dim)."""
-        matrix = asked.adjacency.matrix
-        products = _EdgeProducts.apply(queries, ends.rows[:matrix.num_columns], asked.adjacency)
+        matrix, network, device = asked.adjacency.matrix, network_of(self.decoder), queries.device
+        # What the answers add to a block: products with the queries, or their rows, which a network reads.
+        if network is None:
+            own, weights = _EdgeProducts.apply(queries, ends.rows[:matrix.num_columns], asked.adjacency), {}
+        else:
+            own = ends.rows.index_select(0, torch.from_numpy(np.asarray(matrix.indices)).to(device))
+            weights = dict(network.named_parameters())
         degree = (matrix.end - matrix.begin).astype(np.int64)
-        device, answer = products.device, ends.local[matrix.indices]
+        answer = ends.local[matrix.indices]
         of_answer = torch.from_numpy(self.links.of_class[answer]).to(device)
         number = torch.from_numpy(self._numbers(asked, degree, ends, answer)).to(device)
         question = torch.from_numpy(np.repeat(np.arange(matrix.num_rows), degree)).to(device)
-        first = np.arange(0, matrix.num_rows, max(1, MOST_PRODUCTS // len(drawn.node)))
+        values_a_question = len(drawn.node) * (1 if network is None else queries.shape[1])
+        first = np.arange(0, matrix.num_rows, max(1, MOST_PRODUCTS // values_a_question))
         of_questions = np.append(first, matrix.num_rows)
         of_edges = np.concatenate([[0], np.cumsum(degree)])[of_questions]
         blocks = [(slice(*some), slice(*edges)) for some, edges in zip(pairwise(of_questions.tolist()),
                                                                        pairwise(of_edges.tolist()), strict=True)]
 
-        def loss_of(queries: torch.Tensor, products: torch.Tensor, drawn_rows: torch.Tensor, start: int,
-                    edges: slice) -> torch.Tensor:
-            return self._of_block(drawn, queries @ drawn_rows.t(), products, question[edges] - start, of_answer[edges],
+        def loss_of(start: int, edges: slice, queries: torch.Tensor, own: torch.Tensor, drawn_rows: torch.Tensor,
+                    *values: torch.Tensor) -> torch.Tensor:
+            place, score = question[edges] - start, None
+            if network is not None:
+                score = partial(functional_call, network, dict(zip(weights, values, strict=True)))
+                own = scores_of_pairs(score, queries[place], own)
+            return self._of_block(drawn, scores_of_all(score, queries, drawn_rows), own, place, of_answer[edges],
                                   number[edges])
-        return _ByBlock.apply(loss_of, [block for block in blocks if block[1].start < block[1].stop], queries, products,
-                              drawn_rows)
+        return _ByBlock.apply(loss_of, [block for block in blocks if block[1].start < block[1].stop], queries, own,
+                              drawn_rows, *weights.values())
 
     def _of_block(self, drawn: Drawn, others: torch.Tensor, products: torch.Tensor, question: torch.Tensor,
                   of_answer: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
@@ -248,21 +260,23 @@ def _itself(tensor: torch.Tensor) -> torch.Tensor:
 
 class _ByBlock(torch.autograd.Function):
     """The loss of blocks of questions and their edges. Gradients are made with it, so no product is kept or made again.
+
+    A block has some of the queries and some of the edges' values, and all of the other tensors.
     """
 
     @staticmethod
-    def forward(ctx, loss_of: Callable[..., torch.Tensor], blocks: list[tuple[slice, slice]], queries: torch.Tensor,
-                products: torch.Tensor, drawn_rows: torch.Tensor) -> torch.Tensor:
-        total, tensors = products.new_zeros(()), (queries, products, drawn_rows)
-        ctx.needed = [number for number in range(3) if ctx.needs_input_grad[2 + number]]
+    def forward(ctx, loss_of: Callable[..., torch.Tensor], blocks: list[tuple[slice, slice]],
+                *tensors: torch.Tensor) -> torch.Tensor:
+        total = tensors[0].new_zeros(())
+        ctx.needed = [number for number in range(len(tensors)) if ctx.needs_input_grad[2 + number]]
         gradients = [torch.zeros_like(tensors[number]) for number in ctx.needed]
         for questions, edges in blocks:
-            places = questions, edges, slice(None)
+            places = questions, edges, *[slice(None)] * (len(tensors) - 2)
             inputs = [tensor[place].detach().requires_grad_(number in ctx.needed)
                       for number, (tensor, place) in enumerate(zip(tensors, places, strict=True))]
             # What a block keeps is freed with it, so that no hook of the forward pass counts or stores it.
             with torch.set_grad_enabled(bool(ctx.needed)), saved_tensors_hooks(_itself, _itself):
-                loss = loss_of(*inputs, questions.start, edges)
+                loss = loss_of(questions.start, edges, *inputs)
             if ctx.needed:
                 found = torch.autograd.grad(loss, [inputs[number] for number in ctx.needed])
                 for number, so_far, gradient in zip(ctx.needed, gradients, found, strict=True):
@@ -274,7 +288,8 @@ class _ByBlock(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         of_inputs = dict(zip(ctx.needed, ctx.saved_tensors, strict=True))
-        return None, None, *(gradient * of_inputs[number] if number in of_inputs else None for number in range(3))
+        return None, None, *(gradient * of_inputs[number] if number in of_inputs else None
+                             for number in range(len(ctx.needs_input_grad) - 2))
 
 
 class _EdgeProducts(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch import nn
 
 from hpcgnn._ext.rivals import count_rivals
 from hpcgnn.data.hold_out import TEST, VALIDATION
-from hpcgnn.links.decoders import in_float64, queries
+from hpcgnn.links.decoders import in_float64, network_of, queries, scores_of_all, scores_of_pairs
 from hpcgnn.links.questions import Question
 from hpcgnn.run.watchdog import HERE
 
@@ -163,17 +163,19 @@ def _means(comm: MPI.Comm, questions: tuple[Question, ...], name: str, gains: li
 def _ranks(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray,
            question: Question, decoder: nn.Module | None) -> Ranks:
     """Collective: the ranks of a question's answers."""
-    asked = queries_of(question, rows, decoder)
-    own, of_answer = products_of_answers(comm, rows, node_id, of_class, question, asked)
+    asked, network = queries_of(question, rows, decoder), network_of(decoder)
+    own, of_answer = products_of_answers(comm, rows, node_id, of_class, question, asked, network)
     better, equal = np.zeros((2, len(own)), np.int64)
     for block in blocks_of(comm, rows, node_id, of_class):
         for one in np.unique(block.of_class):
-            _count(asked, block.of_one_class(one), question, np.flatnonzero(of_answer == one), own, better, equal)
+            _count(asked, block.of_one_class(one), question, np.flatnonzero(of_answer == one), own, better, equal,
+                   network)
     return _without_held_out(question, own, of_answer, better, equal)
 
 
+@torch.no_grad()
 def _count(queries: torch.Tensor, block: Block, question: Question, links: np.ndarray, own: np.ndarray,
-           better: np.ndarray, equal: np.ndarray) -> None:
+           better: np.ndarray, equal: np.ndarray, network: nn.Module | None) -> None:
     """Add the candidates of a block that beat the answers of some links, and those that tie with them."""
     asked, place = np.unique(question.place[links], return_inverse=True)
     step = max(1, BLOCK_PRODUCTS // len(block.node_id))
@@ -181,7 +183,7 @@ def _count(queries: torch.Tensor, block: Block, question: Question, links: np.nd
     for number, first in enumerate(range(0, len(asked), step)):
         HERE.note("ranks links")
         some = asked[first:first + step]
-        products = (queries[torch.from_numpy(some)] @ block.rows.t()).float().numpy()
+        products = scores_of_all(network, queries[torch.from_numpy(some)], block.rows).float().numpy()
         hide_known(products, block, question, some)
         chosen = slice(bounds[number], bounds[number + 1])
         of = links[chosen]
@@ -202,9 +204,11 @@ def queries_of(question: Question, rows: torch.Tensor, decoder: nn.Module | None
     return queries(decoder, anchors, torch.from_numpy(question.relation), question.asks_sources)
 
 
+@torch.no_grad()
 def products_of_answers(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray, of_class: np.ndarray,
-                        question: Question, queries: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Collective: the product of each link, (n,) float32, and its answer's class, (n,) int64."""
+                        question: Question, queries: torch.Tensor,
+                        network: nn.Module | None) -> tuple[np.ndarray, np.ndarray]:
+    """Collective: the product of each link, or its score by a network, (n,) float32; its answer's class, (n,) int64."""
     wanted, at = np.unique(question.answer, return_inverse=True)
     found, classes = torch.empty(len(wanted), rows.shape[1], dtype=torch.float64), np.zeros(len(wanted), np.int64)
     for block in blocks_of(comm, rows, node_id, of_class):
@@ -215,7 +219,7 @@ def products_of_answers(comm: MPI.Comm, rows: torch.Tensor, node_id: np.ndarray,
     step = max(1, BLOCK_PRODUCTS // max(1, rows.shape[1]))
     for first in range(0, len(at), step):
         links = slice(first, first + step)
-        own[links] = (queries[question.place[links]] * found[at[links]]).sum(1).float().numpy()
+        own[links] = scores_of_pairs(network, queries[question.place[links]], found[at[links]]).float().numpy()
     return own, classes[at]
 
 

@@ -101,7 +101,7 @@ class LinkTask:
         decoder = together(comm, lambda: DECODERS[name](self._info.relation_names or ("",), dim).to(graph.x.device))
         held = getattr(owner, LINK_DECODER, None)
         # A model that a program trains again keeps its decoder, as it keeps its other weights.
-        if type(held) is not type(decoder) or held.weight.shape != decoder.weight.shape \
+        if type(held) is not type(decoder) or _shapes(held) != _shapes(decoder) \
                 or not torch.equal(held.relations.cpu(), decoder.relations.cpu()):
             owner.add_module(LINK_DECODER, decoder)
 
@@ -197,6 +197,10 @@ class LinkTask:
             raise TrainingError(f"{setting} needs a label for every node, and {self._info.name} lacks some; "
                                 f"label all nodes, or use {remedy}")
         return part.labels
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in module.state_dict().items()}
 
 
 def _no_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,7 @@ def check_settings(settings: dict[str, Any]) -> TrainConfig:
     check_model(settings.get("model", "sage"))
     config = TrainConfig.of(**settings)
     for name, value in settings.items():
-        if name not in COUNTED + WITHOUT_COST and value != default_of(name):
+        if (name not in COUNTED + WITHOUT_COST and value != default_of(name)) or (name, value) == ("decoder", "mlp"):
             raise ConfigError(f"hpcgnn plan does not know what {name} = {value} costs; run mpirun -n P hpcgnn train "
                               f"SHARDS --set {name}={value} --dry-run, which forecasts any setting from a few epochs")
     if config.task == LINKS and config.steps != "1":

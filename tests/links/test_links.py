@@ -23,13 +23,14 @@ from hpcgnn.data.hold_out import TEST, VALIDATION, doubts_about, hold_out, links
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
-from hpcgnn.links.answers import best_of
+from hpcgnn.links.answers import best_links, best_of, write_pairs
 from hpcgnn.links.objective import LinkObjective
 from hpcgnn.links.questions import Question, questions_of
 from hpcgnn.links.ranking import Ranks, _without_held_out, link_scores
 from hpcgnn.links.task import LinkTask
 from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of
 from hpcgnn.partition.partition import Partition
+from hpcgnn.results.float_run import FloatRun
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.scores import Score
@@ -483,6 +484,39 @@ def test_a_training_of_links_goes_on_bit_for_bit(shared_path):
     _, _, run = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
     if COMM.rank == 0:
         assert_same_bits(run.folder.checkpoint, whole.folder.checkpoint)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_network_scores_links_without_relations(shared_path):
+    """Trained, saved, opened again, ranked and asked for: its score of every pair, from its weights by NumPy."""
+    dataset = with_links()
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    found, metrics, run = train(COMM, shards, shared_path / "run", **LINK_SETTINGS, decoder="mlp", epochs=30, hidden=8,
+                                lr=0.03, dropout=0.0)
+    assert losses(metrics)[-1] < losses(metrics)[0] - 0.2 and found["test_score"] > 0.05
+    decoder = read_checkpoint(run.folder.checkpoint).model if COMM.rank == 0 else {}
+    names = {name for name in decoder if "link_decoder" in name}
+    assert COMM.rank or names == {"link_decoder.relations", *(f"link_decoder.network.{layer}.{what}" for layer in (0, 2)
+                                                              for what in ("weight", "bias"))}
+    predicted = FloatRun.open(COMM, run.folder.path, shards, read_graph_info(shards))
+    answers = predicted.answer()
+    ids, scores = best_links(predicted, answers, 5)
+    rows = np.concatenate(COMM.allgather(answers.logits)).astype(float)
+    order = np.concatenate(COMM.allgather(predicted.part.inner_id))
+    first, last = (predicted.model.link_decoder.network[layer] for layer in (0, 2))
+    hidden = (rows[:, None] * rows) @ first.weight.detach().numpy().astype(float).T + first.bias.detach().numpy()
+    of_all = np.empty((dataset.num_nodes,) * 2)
+    of_all[np.ix_(order, order)] = np.maximum(hidden, 0) @ last.weight.detach().numpy()[0] + last.bias.item()
+    np.testing.assert_allclose(of_all[predicted.part.inner_id[:, None], ids], scores, rtol=1e-4, atol=1e-5)
+    on_rank_zero(COMM, lambda: (shared_path / "pairs.csv").write_text("3,100\n100,3\n7,0\n"))
+    write_pairs(predicted, answers, shared_path / "pairs.csv", shared_path / "scores.csv")
+    if COMM.rank == 0:
+        table = np.loadtxt(shared_path / "scores.csv", delimiter=",", skiprows=1)
+        np.testing.assert_allclose(table[:, 2], of_all[[3, 100, 7], [100, 3, 0]], rtol=1e-4, atol=1e-5)
+    target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
+    of_all[dataset.indices, target] = -np.inf
+    np.fill_diagonal(of_all, -np.inf)
+    np.testing.assert_allclose(scores, -np.sort(-of_all[predicted.part.inner_id])[:, :5], rtol=1e-4, atol=1e-5)
 
 
 def write_visits(path):
