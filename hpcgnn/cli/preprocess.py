@@ -95,8 +95,8 @@ class PartitionerChoice(click.Choice):
 @click.option("--split", type=(float, float), default=(0.6, 0.2), show_default=True, metavar="TRAIN VAL",
               help="Fractions of the labeled nodes if the source has no split; the rest is test.")
 @click.option("--hold-out", type=(float, float), default=(0.0, 0.0), metavar="VAL TEST",
-              help="Take these shares of the links out of the graph, drawn at random, to score a model that predicts "
-                   "links. Where every edge holds both ways, both go.")
+              help="Take these shares of the links out of the graph, drawn at random, or the last by the source's "
+                   "time=COLUMN, to score a model that predicts links. Where every edge holds both ways, both go.")
 @click.option("--val-links", type=GivenPath(exists=True, dir_okay=False), metavar="FILE",
               help="Links to hold out for validation: two columns of ids, as in edges:FILE; if edges have relations "
                    "three, source, relation, target.")

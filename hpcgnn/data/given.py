@@ -25,7 +25,7 @@ from hpcgnn.data.cleaning import CleanGraph, TypedEdges, build_csr, build_typed_
 from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.features import ColumnTypes, Features
-from hpcgnn.data.hold_out import links_of
+from hpcgnn.data.hold_out import as_times, last_links, links_of
 from hpcgnn.data.ids import NodeRows, ids_of_ends, numbers_of_ends, renumbered
 from hpcgnn.data.labels import UNKNOWN, Labels, read_labels
 from hpcgnn.data.options import SourceOptions
@@ -140,6 +140,7 @@ class GivenGraph:
     node_types : tuple of (str, int) types of nodes, each with its number of nodes, which are numbered one after another
     type_columns : tuple of int      columns of features of each type, side by side; empty if types share columns
     relation_columns : tuple of int  columns of edge_attr of each relation, see `GraphDataset`
+    time : (num_edges,) column, the time of each edge, by which links are held out; or None
     val_links, test_links : held-out links, of each what `links_of` takes, with ids as edges have them; or None
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways
@@ -166,6 +167,7 @@ class GivenGraph:
     node_types: tuple[tuple[str, int], ...] = ()
     type_columns: tuple[int, ...] = ()
     relation_columns: tuple[int, ...] = ()
+    time: Any = None
     val_links: Any = None
     test_links: Any = None
     split_column: int | None = None
@@ -189,8 +191,18 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if given.edge_attr is not None:
         attr, dubious = read_attributes(given.edge_attr, len(source), given.name)
         given = replace(given, edge_attr=attr, origins=replace(given.origins, dubious=given.origins.dubious + dubious))
+    if given.relation is not None:
+        relation, names = read_relations(given.relation, given.relation_names, len(source), given.name)
+        given = replace(given, relation=relation, relation_names=names)
     graph = _cleaned(given, source, target, num_nodes, options).with_remarks(given.remarks)
     held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name, graph.relation_names)
+    if given.time is not None:
+        if held_out is not None or options.val_links is not None or options.test_links is not None:
+            raise DatasetError(f"{given.name} has held-out links of its own; leave out the times of edges")
+        ends = [np.asarray(column) for column in (source, target, given.relation) if column is not None]
+        held_out, remark = last_links(graph, np.column_stack(ends), as_times(
+            given.time, f"{given.name}: the times of edges"), options.hold_out, given.name)
+        graph, options = graph.with_remarks((remark,)), replace(options, hold_out=(0.0, 0.0))
     if given.row_name is not None:
         rows = NodeRows(given.row_name, given.name)
         if len(rows) != num_nodes:
@@ -228,10 +240,9 @@ def _cleaned(given: GivenGraph, source: Ends, target: Ends, num_nodes: int, opti
         return build_csr(source, target, num_nodes, options.symmetrize or given.is_symmetric, given.name,
                          options.progress, options.scratch, given.weight)
     source, target = (np.asarray(ends) for ends in (source, target))
-    relation, names = (None, ()) if given.relation is None else read_relations(
-        given.relation, given.relation_names, len(source), given.name)
-    return build_typed_csr(TypedEdges(source, target, given.weight, relation, given.edge_attr), num_nodes,
-                           given.is_symmetric, options.symmetrize, given.name, names, options.progress)
+    return build_typed_csr(TypedEdges(source, target, given.weight, given.relation, given.edge_attr), num_nodes,
+                           given.is_symmetric, options.symmetrize, given.name,
+                           () if given.relation is None else given.relation_names, options.progress)
 
 
 def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:

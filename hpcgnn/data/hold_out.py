@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcgnn.data.cleaning import CleanGraph
-from hpcgnn.data.columns import as_ends, as_ids, texts_of
+from hpcgnn.data.columns import Cells, as_ends, as_ids, as_numbers, texts_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.errors import DatasetError
 
@@ -46,9 +47,7 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
         return graph, None
     if given is not None and any(shares):
         raise DatasetError(f"{name} has held-out links of its own; leave out --hold-out")
-    num_nodes = len(graph.indptr) - 1
-    target, source = np.repeat(np.arange(num_nodes), np.diff(graph.indptr)), graph.indices.astype(np.int64)
-    edges = _columns(source, target, graph.edge_type)
+    num_nodes, edges = len(graph.indptr) - 1, _edges_of(graph)
     reverse = _Reverse.of(graph, edges)
     if given is None:
         # Parallel edges, which differ in their attributes, are one link.
@@ -77,6 +76,77 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
     of_edges = {key: None if values is None else values[kept] for key, values in (
         ("edge_weight", graph.edge_weight), ("edge_type", graph.edge_type), ("edge_attr", graph.edge_attr))}
     return graph._replace(indptr=indptr, indices=graph.indices[kept], report=report, **of_edges), held
+
+
+def last_links(graph: CleanGraph, ends: np.ndarray, time: np.ndarray, shares: tuple[float, float],
+               name: str) -> tuple[np.ndarray, str]:
+    """The last links by time, which `hold_out` takes as given, and a remark.
+
+    A link that comes several times has the time of the first one. The last links are test, those before validation.
+    Links of one time stay together: a set begins with the first whole time with which it has no more than its share.
+
+    Parameters
+    ----------
+    graph : CleanGraph                the cleaned edges
+    ends : (n, 2) or (n, 3) int64     source, target, and relation if edges have one, of all edges of the source
+    time : (n,) int or float          see `as_times`
+
+    Raises
+    ------
+    DatasetError                      no share; no time for each edge; a set, or training, without links
+    """
+    if not any(shares):
+        raise DatasetError(f"{name} has times of edges, which have no effect without --hold-out; add it, such as "
+                           "--hold-out 0.1 0.1, or leave the times out")
+    if time.shape != (len(ends),):
+        raise DatasetError(f"{name} has times of edges of shape {time.shape}; expected one for each of {len(ends)} "
+                           "edges")
+    ends, time = (rows[ends[:, 0] != ends[:, 1]] for rows in (ends, time))
+    ends = _Reverse.of(graph, _edges_of(graph)).one_way(ends)
+    order = np.lexsort((time, *ends.T))
+    ends, time = ends[order], time[order]
+    is_first = np.ones(len(ends), bool)
+    is_first[1:] = (ends[1:] != ends[:-1]).any(axis=1)
+    order = np.argsort(time[is_first], kind="stable")
+    links, time = ends[is_first][order], time[is_first][order]
+    # Where a time begins among the ordered links, and behind the last link.
+    starts = np.append(np.flatnonzero(np.diff(np.concatenate([[-1], np.unique(time, return_inverse=True)[1]]))),
+                       len(links))
+    bounds = [len(links)]
+    for share, word in zip(shares[::-1], reversed(SETS.values()), strict=True):
+        fewest = bounds[-1] - round(share * len(links))
+        bounds.append(int(starts[np.searchsorted(starts, fewest)]))
+        if share and bounds[-1] == bounds[-2]:
+            alike = int((time[:bounds[-1]] == time[bounds[-1] - 1]).sum()) if bounds[-1] else 0
+            raise DatasetError(f"{name} has {len(links):,} links, of which {share} for {word} is less than the "
+                               f"{alike:,} links of one time, which stay together; hold out more")
+    if not bounds[-1]:
+        raise DatasetError(f"{name} has {len(links):,} links, and --hold-out {shares[0]} {shares[1]} leaves none "
+                           "to train on; hold out fewer")
+    begins = ", ".join(f"{word} begins at time {time[start]}" for share, word, start in zip(
+        shares, SETS.values(), bounds[:0:-1], strict=True) if share)
+    split = np.repeat((VALIDATION, TEST), (bounds[1] - bounds[2], bounds[0] - bounds[1]))
+    return np.insert(links[bounds[2]:], 2, split, axis=1), f"the last links by time are held out: {begins}"
+
+
+def as_times(values: Any, what: str) -> np.ndarray:
+    """Times of edges, (n,) in the integers or floats that hold them: of dates and times, the units of their type.
+
+    Raises DatasetError for texts that are no dates of ISO 8601, and for an unknown time.
+    """
+    if getattr(getattr(values, "dtype", None), "kind", "") == "M":
+        values = np.ma.MaskedArray(values.astype(np.int64), np.isnat(values)) if isinstance(values, np.ndarray) else \
+            pa.array(values)
+    if isinstance(values, Cells):
+        with suppress(pa.ArrowInvalid):
+            values = values.texts.cast(pa.timestamp("ns"))
+    if isinstance(values, pa.Array | pa.ChunkedArray) and pa.types.is_temporal(values.type):
+        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    times = as_numbers(values, what)
+    times = times[:, 0] if times.ndim == 2 and times.shape[1] == 1 else times
+    if times.dtype.kind == "f" and np.isnan(times).any():
+        raise DatasetError(f"{what} are unknown at place {int(np.argmax(np.isnan(times)))}; expected one for each edge")
+    return times
 
 
 def doubts_about(graph: CleanGraph, held: np.ndarray | None) -> tuple[str, ...]:
@@ -136,6 +206,12 @@ class _Reverse(NamedTuple):
         other = self.relation[own]
         return (other < 0) | (own < other) | ((own == other) & (edges[:, 0] <= edges[:, 1]))
 
+    def one_way(self, edges: np.ndarray) -> np.ndarray:
+        """The edges, or their reverses that stand for the links."""
+        found, is_reverse = edges.copy(), ~self.is_first(edges)
+        found[is_reverse] = self.reversed(edges[is_reverse])
+        return found
+
     def reversed(self, edges: np.ndarray) -> np.ndarray:
         """The reverses of those edges that have one."""
         other = self.relation[_relation_of(edges)]
@@ -157,6 +233,12 @@ def num_reversible(names: tuple[str, ...]) -> int:
     """R, if a graph has R relations and then R more of their added reverses, by the names of all; else 0."""
     half = len(names) // 2
     return half if names[half:] == tuple(f"{one}{REVERSE}" for one in names[:half]) else 0
+
+
+def _edges_of(graph: CleanGraph) -> np.ndarray:
+    """Source, target, and relation if edges have one, of a graph's edges, (num_edges, 2 or 3) int64."""
+    target = np.repeat(np.arange(len(graph.indptr) - 1), np.diff(graph.indptr))
+    return _columns(graph.indices.astype(np.int64), target, graph.edge_type)
 
 
 def _columns(source: np.ndarray, target: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
@@ -248,10 +330,7 @@ def _checked(given: np.ndarray, reverse: _Reverse, name: str) -> np.ndarray:
         raise DatasetError(f"{name} has a held-out link from node {given[is_loop][0, 0]} to itself; leave such links "
                            "out")
     # A reverse that --symmetrize added stands for its link.
-    edges = np.delete(given, 2, axis=1)
-    one_way, is_reverse = edges.copy(), ~reverse.is_first(edges)
-    one_way[is_reverse] = reverse.reversed(edges[is_reverse])
-    one_way = np.insert(one_way, 2, given[:, 2], axis=1)
+    one_way = np.insert(reverse.one_way(np.delete(given, 2, axis=1)), 2, given[:, 2], axis=1)
     held = np.unique(one_way if reverse.is_added else given, axis=0)
     pairs = np.unique(one_way, axis=0)
     links, count = np.unique(np.delete(pairs, 2, axis=1), axis=0, return_counts=True)

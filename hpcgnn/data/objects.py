@@ -75,7 +75,7 @@ def _refuse_another_order(data: Any, choices: Choices, name: str) -> None:
     splits = choices.splits if isinstance(choices.splits, list | tuple) else [choices.splits]
     of_nodes = [(what, getattr(choices, what, None)) for what in ("node_ids", "features", "labels", "owner")]
     of_nodes += [("splits", mask) for mask in splits if str(getattr(mask, "dtype", "")) == "bool"]
-    of_edges = [(what, getattr(choices, what)) for what in ("edge_weight", "relation", "edge_attr")]
+    of_edges = [(what, getattr(choices, what)) for what in ("edge_weight", "relation", "edge_attr", "edge_time")]
     for rows, called, given in ((nodes, ids, of_nodes), (data, None, of_edges)):
         known = [_index_of(rows), _index_of(called), None if isinstance(called, str | bool) else called]
         for what, values in given:
@@ -156,9 +156,9 @@ def graph_of_ends(ends: Any, choices: Choices, name: str) -> GivenGraph:
         source, target = ends
     else:
         source, target = as_ends(ends, f"{name}: the edges")
-    weight, relation, edge_attr = (None if choice is False else choice for choice in (
-        choices.edge_weight, choices.relation, choices.edge_attr))
-    return GivenGraph(name, source, target, weight, relation=relation, edge_attr=edge_attr,
+    weight, relation, edge_attr, time = (None if choice is False else choice for choice in (
+        choices.edge_weight, choices.relation, choices.edge_attr, choices.edge_time))
+    return GivenGraph(name, source, target, weight, relation=relation, edge_attr=edge_attr, time=time,
                       ignore=choices.ignored(())[1], split_column=choices.split_column,
                       origins=Origins(**{what: "an array" for what, value in (
                           ("relations", relation), ("edge_attr", edge_attr)) if value is not None}),
@@ -290,12 +290,12 @@ def _has(*names: str) -> Callable[[Any], bool]:
     return lambda data: all(hasattr(data, name) for name in names)
 
 
-OF_TABLES, OF_MATRICES = ("nodes", "source", "target"), ("rows",)
+OF_TABLES, OF_MATRICES, TIME = ("nodes", "source", "target"), ("rows",), ("edge_time",)
 # A test for the object, choices that do not apply to it, its name in errors, and the function that takes it apart.
 KINDS: tuple[tuple[Callable[[Any], bool], tuple[str, ...], str, Callable[[Any, Choices, str], GivenGraph]], ...] = (
-    (_is_matrix, OF_TABLES, "a matrix", graph_of_matrix),
-    (_has("ndata", "edata"), (*OF_TABLES, *OF_MATRICES), "a DGL graph", graph_of_dgl),
-    (_is_networkx, (*OF_TABLES, *OF_MATRICES, "node_ids"), "a NetworkX graph",
+    (_is_matrix, (*OF_TABLES, *TIME), "a matrix", graph_of_matrix),
+    (_has("ndata", "edata"), (*OF_TABLES, *OF_MATRICES, *TIME), "a DGL graph", graph_of_dgl),
+    (_is_networkx, (*OF_TABLES, *OF_MATRICES, *TIME, "node_ids"), "a NetworkX graph",
      graph_of_networkx),
     (lambda data: is_graph(data) or are_graphs(data), (*OF_TABLES, *OF_MATRICES), "a PyG Data", graph_of_data),
     (is_table, OF_MATRICES, "a table of edges",

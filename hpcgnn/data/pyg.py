@@ -57,7 +57,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
         return graph_of_hetero(typed, choices, name, _edges)
     named, of_edges = (tuple(choice for choice in chosen if isinstance(choice, str)) for chosen in (
         (choices.features, choices.labels, choices.splits, choices.node_ids),
-        (choices.edge_weight, choices.relation, choices.edge_attr)))
+        (choices.edge_weight, choices.relation, choices.edge_attr, choices.edge_time)))
     if are_graphs(data):
         held, joined_remarks = joined(graphs_in(data, name), _edges, named, name, of_edges)
     else:
@@ -82,7 +82,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
                       labels=_found(held, choices.labels, ("y",), name), splits=splits, relation=relation,
                       relation_names=() if relation is None or names is None else read_relation_names(
                           names, f"{name}: relation_names"),
-                      edge_attr=_found(held, attr_of, (), name),
+                      edge_attr=_found(held, attr_of, (), name), time=_found(held, choices.edge_time, (), name),
                       num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
                       ignore=ignored, split_column=choices.split_column,
                       origins=_origins(held, replace(choices, relation=relation_of, edge_attr=attr_of), left_out,
@@ -121,6 +121,7 @@ def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: 
         "" if choices.split_column is None else f", split {choices.split_column}")
     used = {*chosen.values(), weights, relations, edge_attr, splits, "num_nodes", "edge_index", "adj_t", *masks}
     used |= {"relation_names"} if relations else set()
+    used |= {choices.edge_time} if isinstance(choices.edge_time, str) else set()
     others = tuple(str(key) for key, value in held.items() if key not in used | left_out and hasattr(value, "shape"))
     return Origins(splits=splits, weights=weights, relations=relations, edge_attr=edge_attr, others=others,
                    unused=tuple(map(str, (key for key in held if key not in used))), **chosen)
@@ -372,7 +373,7 @@ def refuse_collated(held: Held, source: np.ndarray, target: np.ndarray, name: st
                            f"{WAY_OUT}, or set data.num_nodes if it is one graph")
 
 
-SETTINGS = ("label", "features", "weight", "relation", "edge_features", "id", "split", "ignore")
+SETTINGS = ("label", "features", "weight", "relation", "edge_features", "time", "id", "split", "ignore")
 DEFAULT_ROOT = Path("dataset")
 PUBLIC_NAME = re.compile(r"(?P<kind>[A-Z]\w+)(?:/(?P<name>[\w-]+))?")
 FILE_WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE), or pass the object itself to "
@@ -380,8 +381,8 @@ FILE_WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE)
 
 
 def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,relation=KEY][,edge_features=KEY][,id=KEY]
-    [,split=KEY or number][,ignore=...]", torch.save of Data.to_dict(); the dataset is named after the file.
+    """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,relation=KEY][,edge_features=KEY][,time=KEY]
+    [,id=KEY][,split=KEY or number][,ignore=...]", torch.save of Data.to_dict(); the dataset is named after the file.
 
     If there is no such file, "CLASS/NAME" or "CLASS" is a dataset of torch_geometric.datasets, which its class
     downloads to options.root if it is missing.

@@ -19,14 +19,14 @@ from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, read_columns, whole
 from hpcgnn.errors import DatasetError
 
 UNNAMED = "column 0"
-SETTINGS = ("nodes", "source", "target", "weight", "relation", "edge_features", "id", "label", "split", "features",
-            "ignore")
+SETTINGS = ("nodes", "source", "target", "weight", "relation", "edge_features", "time", "id", "label", "split",
+            "features", "ignore")
 
 
 def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
     """Load "EDGES[,nodes=NODES][,source=COLUMN][,target=COLUMN][,weight=COLUMN][,relation=COLUMN]
-    [,edge_features=COLUMN;COLUMN][,id=COLUMN][,label=COLUMN][,split=COLUMN][,features=COLUMN;COLUMN]"; the dataset is
-    named after the file of edges.
+    [,edge_features=COLUMN;COLUMN][,time=COLUMN][,id=COLUMN][,label=COLUMN][,split=COLUMN]
+    [,features=COLUMN;COLUMN]"; the dataset is named after the file of edges.
 
     Columns with a usual name need not be named; weight=none, relation=none and split=none leave out such a column. All
     columns of the nodes that are not used otherwise are features; attributes of edges are only those that are named.
@@ -43,7 +43,8 @@ def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
         nodes, *more = read(Path(settings["nodes"]))
         remarks, skipped = remarks + more[0], skipped + more[1]
     placed = {choice: _column(settings[key], table) for choice, key, table in (
-        ("labels", "label", nodes), ("edge_weight", "weight", edges), ("relation", "relation", edges))
+        ("labels", "label", nodes), ("edge_weight", "weight", edges), ("relation", "relation", edges),
+        ("edge_time", "time", edges))
         if settings.get(key, NOTHING) != NOTHING}
     choices = Choices.of(settings, **placed, nodes=nodes, source=_column(settings.get("source"), edges),
                          target=_column(settings.get("target"), edges), node_ids=_column(settings.get("id"), nodes),

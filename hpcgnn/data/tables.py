@@ -34,6 +34,7 @@ class Choices:
     edge_weight: Any = None
     relation: Any = None
     edge_attr: Any = None
+    edge_time: Any = None
     node_ids: Any = None
     nodes: Any = None
     source: str | int | None = None
@@ -47,11 +48,13 @@ class Choices:
 
     @classmethod
     def of(cls, settings: dict[str, str], **more: Any) -> Choices:
-        """Choices from the settings label=, weight=, relation=, edge_features=, id=, split=, ignore= of a source."""
+        """Choices from the settings label=, weight=, relation=, edge_features=, time=, id=, split=, ignore= of a
+        source.
+        """
         ignore, split = settings.get("ignore"), settings.get("split")
         found = {name: choice_of(settings.get(key)) for name, key in (
             ("labels", "label"), ("edge_weight", "weight"), ("relation", "relation"), ("edge_attr", "edge_features"),
-            ("node_ids", "id"))}
+            ("edge_time", "time"), ("node_ids", "id"))}
         if found["edge_attr"] and ";" in found["edge_attr"]:
             found["edge_attr"] = found["edge_attr"].split(";")
         found["splits"] = int(split) if split is not None and split.isdecimal() else choice_of(split)
@@ -193,8 +196,9 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     weight, weight_column = pick(edges, choices.edge_weight, WEIGHT_NAMES, "edges")
     relation, relation_column = pick(edges, choices.relation, RELATION_NAMES, "edges")
     edge_attr, attr_columns = edge_columns(edges, choices.edge_attr, name)
-    used_columns = {source_column, target_column, weight_column, relation_column, *attr_columns}
-    of_edges = {"relation": relation, "edge_attr": edge_attr}
+    time, time_column = pick(edges, choices.edge_time, (), "edges")
+    used_columns = {source_column, target_column, weight_column, relation_column, time_column, *attr_columns}
+    of_edges = {"relation": relation, "edge_attr": edge_attr, "time": time}
     origins = Origins(weights=_weights(weight_column, choices.edge_weight), relations=_or_array(
         relation, relation_column), edge_attr=_or_array(edge_attr, *attr_columns))
     unused = [column for column in edges if column not in used_columns]

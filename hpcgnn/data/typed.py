@@ -391,6 +391,9 @@ def _check(typed: Typed, choices: Choices) -> None:
     if choices.relation:
         raise DatasetError(f"{name} has kinds of edges, which are its relations; leave out relation=, or pass "
                            "relation=False to drop them")
+    if choices.edge_time is not None and choices.edge_time is not False:
+        raise DatasetError(f"{name} has types of nodes, and times of edges are read in graphs of one type; leave out "
+                           "time= (edge_time=), or hold out the last links as val_links and test_links")
     for what in ("features", "labels", "splits", "node_ids", "edge_weight", "edge_attr"):
         choice = getattr(choices, what)
         if not (choice is None or isinstance(choice, str | int)):

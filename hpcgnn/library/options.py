@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     edge_weight: Any
     relation: Any
     edge_attr: Any
+    edge_time: Any
     node_ids: Any
     nodes: Any
     source: str | int | None

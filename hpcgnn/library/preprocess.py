@@ -109,6 +109,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
     edge_attr : array with a row per edge, or name of a column or attribute of edges, or list of names; False leaves
         attributes out
         Edges of one relation between the same nodes are duplicates if their attributes are equal, else parallel edges
+    edge_time : array, or name of a column or attribute of edges      numbers, dates or times: hold_out takes the last
+        links instead of random ones
     node_ids : array with the id of each row of features and labels, or the name of that column
         Texts or integers; predictions come back under them
     nodes : table of nodes       with a table of edges; one row per node
@@ -137,7 +139,7 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
     split : (float, float)       shares of the labeled nodes for training and validation if the source has no split;
         the rest is test
     hold_out : (float, float)    shares of the links to take out of the graph for validation and for test, drawn at
-        random, for a model that predicts links; where every edge holds both ways, both go
+        random, or the last by edge_time, for a model that predicts links; where every edge holds both ways, both go
     val_links, test_links : (2, n) or (n, 2) array of ids, or a file with two columns
         held-out links that are given; if edges have relations, (n, 3) or three columns: source, relation, target
     make_labels : int            classes made from in-degrees, for a graph without labels

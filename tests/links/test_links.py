@@ -8,7 +8,9 @@ from pathlib import Path
 from runpy import run_path
 
 import numpy as np
+import pandas
 import pytest
+import scipy.sparse
 import torch
 from covering import long_but
 from known_links import DRAWN, LINK_SETTINGS, classes_by, expected_loss, with_links
@@ -19,9 +21,12 @@ import hpcgnn
 from hpcgnn.config import LINKS as LINK_TASK
 from hpcgnn.config import TrainConfig
 from hpcgnn.data.cleaning import build_csr
+from hpcgnn.data.given import finish_dataset
 from hpcgnn.data.hold_out import TEST, VALIDATION, doubts_about, hold_out, links_of
+from hpcgnn.data.objects import given_graph
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
+from hpcgnn.data.tables import Choices
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
 from hpcgnn.links.answers import best_links, best_of, write_pairs
 from hpcgnn.links.objective import LinkObjective
@@ -127,6 +132,114 @@ def test_given_links_are_taken_from_any_source(tmp_path):
 def test_shares_that_are_no_two_numbers_are_one_sentence(shares):
     with pytest.raises(DatasetError, match=r"^hold_out is .*; expected two numbers, as in hold_out=\(0.05, 0.1\)"):
         SourceOptions(hold_out=shares)
+
+
+def made(data, shares, symmetrize=False, **choices):
+    return finish_dataset(given_graph(data, Choices(**choices)), SourceOptions(
+        hold_out=shares, symmetrize=symmetrize, feature_kind="structural"))
+
+
+def expected_last(edges, time, shares, is_one_way):
+    """By loops: the links of validation and of test, as sets of (source, target), from the first time of each link."""
+    first = {}
+    for (source, target), when in zip(edges, time, strict=True):
+        link = (source, target) if is_one_way else (min(source, target), max(source, target))
+        if source != target and when < first.get(link, np.inf):
+            first[link] = when
+    remaining, found = sorted(set(first.values())), []
+    for share in shares[::-1]:
+        held = []
+        while remaining:      # one whole time more, while no more than the share are held
+            more = [link for link, when in first.items() if when == remaining[-1]]
+            if len(held) + len(more) > round(share * len(first)):
+                break
+            held += more
+            remaining.pop()
+        found.append(set(held))
+    return found[::-1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("symmetrize", [False, True])
+def test_links_are_held_out_by_time_as_loops_over_them_hold_them_out(seed, symmetrize):
+    """Of 30 nodes with loops, repeated edges and ties; times near 2**60, which float64 would not tell apart."""
+    rng = np.random.default_rng(seed)
+    edges, time = rng.integers(0, 30, (400, 2)), (1 << 60) + rng.integers(0, 40, 400)
+    dataset = made(edges, (0.1, 0.2), symmetrize, edge_time=time)
+    val, test = expected_last(edges.tolist(), time.tolist(), (0.1, 0.2), not symmetrize)
+    found = [{(u, v) for u, v, of in dataset.held_out.tolist() if of == split} for split in (VALIDATION, TEST)]
+    assert found == [val, test] and all(found)
+    every = {(u, v) for u, v in edges.tolist() if u != v}
+    gone = val | test
+    if symmetrize:
+        every, gone = (links | {(v, u) for u, v in links} for links in (every, gone))
+    assert arcs_of(dataset) == every - gone      # also their later copies
+    assert "test begins at time 11529215046068470" in " ".join(dataset.cleaning.remarks)
+
+
+def test_relations_and_their_reverses_are_held_out_by_time():
+    """(4, 2, 0) is the reverse of (0, 0, 4), and comes first: the link has its time."""
+    triples = [(0, 0, 3), (1, 0, 4), (0, 0, 4), (0, 1, 4), (1, 1, 2)]
+    edges = np.array([*triples, (3, 2, 0), (4, 2, 1), (4, 2, 0)])
+    dataset = made(edges[:, [0, 2]], (0.2, 0.2), relation=edges[:, 1],
+                   edge_time=[5.0, 6.0, 9.0, 7.0, 8.0, 5.0, 6.0, 1.0])
+    assert dataset.held_out.tolist() == [[0, 4, VALIDATION, 1], [1, 2, TEST, 1]]
+    with_reverses = made(edges[:5, [0, 2]], (0.2, 0.2), True, relation=edges[:5, 1], edge_time=[0, 1, 2, 3, 4])
+    assert with_reverses.held_out.tolist() == [[0, 4, VALIDATION, 1], [1, 2, TEST, 1]]
+    assert len(with_reverses.indices) == 6
+
+
+def test_times_come_from_tables_files_and_data(tmp_path):
+    """The last of ten links are held out, whether times are numbers, dates, or floats that float32 would round."""
+    days = pandas.date_range("2020-01-01", periods=10)
+    table = pandas.DataFrame({"source": range(10), "target": range(1, 11), "when": days.strftime("%Y-%m-%d"),
+                              "day": days, "local": days.tz_localize("Europe/Berlin"),
+                              "number": (1 << 55) + np.arange(10), "real": 1e9 + np.arange(10) / 1024})
+    order = np.random.default_rng(0).permutation(10)
+    table = table.iloc[order].reset_index(drop=True)
+    table.to_csv(tmp_path / "e.csv", index=False)
+    table.to_parquet(tmp_path / "e.parquet")
+    options = SourceOptions(hold_out=(0.2, 0.1), feature_kind="structural")
+    expected = [[7, 8, 1], [8, 9, 1], [9, 10, 2]]
+    for column in ("when", "day", "number", "real"):
+        found = load_source(f"csv:{tmp_path}/e.csv,time={column}", options)
+        assert found.held_out.tolist() == expected and found.edge_attr is None and found.edge_weight is None
+    for column in ("day", "local", "number", "real"):
+        assert load_source(f"parquet:{tmp_path}/e.parquet,time={column}", options).held_out.tolist() == expected
+        assert made(table, (0.2, 0.1), edge_time=column).held_out.tolist() == expected
+    hours = made(table[["source", "target"]], (0.2, 0.1), edge_time=table.day.to_numpy().astype("datetime64[h]"))
+    assert hours.held_out.tolist() == expected
+    both = made(table, (0.2, 0.1), edge_time="real", edge_attr="real")
+    assert both.held_out.tolist() == expected and both.edge_attr.shape == (7, 1)
+    data = {"edge_index": torch.from_numpy(table[["source", "target"]].to_numpy().T.copy()),
+            "time": torch.from_numpy(table.number.to_numpy().copy())}
+    torch.save(data, tmp_path / "data.pt")
+    assert made(data, (0.2, 0.1), edge_time="time").held_out.tolist() == expected
+    assert load_source(f"pyg:{tmp_path}/data.pt,time=time", options).held_out.tolist() == expected
+
+
+@pytest.mark.parametrize("time, shares, given, sentence", [
+    ([1, 2, 3, 4], (0.0, 0.0), None, "has times of edges, which have no effect without --hold-out"),
+    ([1, 2, 3], (0.0, 0.3), None, "has times of edges of shape .3,.; expected one for each of 4 edges"),
+    ([1, 2, 3, np.nan], (0.0, 0.3), None, "the times of edges are unknown at place 3"),
+    (["a", "b", "c", "d"], (0.0, 0.3), None, "the times of edges hold texts such as"),
+    ([1, 2, 3, 3], (0.0, 0.25), None, "4 links, of which 0.25 for test is less than the 2 links of one time"),
+    ([1, 2, 2, 3], (0.25, 0.25), None, "of which 0.25 for validation is less than the 2 links of one time"),
+    ([1, 2, 3, 4], (0.5, 0.49), None, "--hold-out 0.5 0.49 leaves none to train on"),
+    ([1, 2, 3, 4], (0.0, 0.0), ([0], [1]), "has held-out links of its own; leave out the times of edges")])
+def test_times_that_hold_nothing_out_are_refused(time, shares, given, sentence):
+    edges = np.array([[0, 1], [1, 2], [2, 3], [3, 4]])
+    with pytest.raises(DatasetError, match=sentence):
+        finish_dataset(given_graph(edges, Choices(edge_time=time)), SourceOptions(hold_out=shares, test_links=given))
+
+
+def test_times_of_a_graph_that_is_read_without_them_are_refused():
+    matrix = scipy.sparse.coo_matrix((np.ones(2), ([0, 1], [1, 2])), (3, 3))
+    with pytest.raises(DatasetError, match="edge_time= has no effect on a matrix"):
+        given_graph(matrix, Choices(edge_time=[1, 2]))
+    typed = {"a": {"x": np.eye(2)}, ("a", "to", "a"): {"edge_index": np.array([[0], [1]]), "when": [3]}}
+    with pytest.raises(DatasetError, match="times of edges are read in graphs of one type"):
+        given_graph(typed, Choices(edge_time="when"))
 
 
 def test_a_table_of_links_names_its_columns(tmp_path):
