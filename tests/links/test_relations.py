@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from hpcgnn.data.edges import read_links
 from hpcgnn.data.hold_out import TEST, VALIDATION, doubts_about, hold_out, links_of, relations_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
 from hpcgnn.links.decoders import DECODERS
 from hpcgnn.links.task import LinkTask
@@ -170,6 +173,34 @@ def test_a_file_of_three_columns_holds_links_with_relations(tmp_path):
     assert links_of((texts, None), 3, rows, "toy", RELATIONS).tolist() == [[0, 1, VALIDATION, 1], [1, 2, VALIDATION, 2]]
     numbers = read_links(tmp_path / "numbers.csv", SourceOptions())
     assert links_of((None, numbers), 3, None, "toy", RELATIONS).tolist() == [[2, 1, TEST, 0], [1, 0, TEST, 2]]
+
+
+def test_wordnet_becomes_two_tables(tmp_path):
+    """A license, words with a place and in a second pair, a pointer between words that repeats one, and satellites."""
+    license = "  1 This software and database is being provided to you\n"
+    ten = " ".join(f"w{place} 0" for place in range(10))
+    texts = {"noun": "00000010 05 n 02 dog 0 domestic_dog 0 002 @ 00000020 n 0000 + 00000005 v 0101 | a | barker\n"
+                     "00000020 03 n 01 being 0 001 ~ 00000010 n 0000 | it lives\n",
+             "verb": "00000005 29 v 01 dog 1 002 + 00000010 n 0101 + 00000010 n 0102 01 + 08 00 | follow\n",
+             "adj": "00000007 00 a 01 alive(p) 0 001 & 00000009 a 0000 | living\n"
+                    f"00000009 00 s 0a {ten} 001 & 00000007 s 0000 | x\n",
+             "adv": "00000003 02 r 01 lively 0 001 \\ 00000007 a 0101 | so\n"}
+    for name, text in texts.items():
+        (tmp_path / f"data.{name}").write_text(license + text)
+    run_path(str(Path(__file__).parents[2] / "jobs/wordnet.py"))["main"](tmp_path, tmp_path / "graph")
+    assert (tmp_path / "graph/nodes.csv").read_text().split() == [
+        "id,topic", "dog.n.00000010,5", "being.n.00000020,3", "dog.v.00000005,29", "alive.a.00000007,0",
+        "w0.a.00000009,0", "lively.r.00000003,2"]
+    edges = [("dog.n.00000010", "hypernym", "being.n.00000020"), ("dog.n.00000010", "derivation", "dog.v.00000005"),
+             ("being.n.00000020", "hyponym", "dog.n.00000010"), ("dog.v.00000005", "derivation", "dog.n.00000010"),
+             ("alive.a.00000007", "similar", "w0.a.00000009"), ("w0.a.00000009", "similar", "alive.a.00000007"),
+             ("lively.r.00000003", "pertains to", "alive.a.00000007")]
+    lines = (tmp_path / "graph/edges.csv").read_text().splitlines()
+    assert lines == ["source,relation,target", *map(",".join, edges)]
+    dataset = load_source(f"csv:{tmp_path}/graph/edges.csv,relation=relation,nodes={tmp_path}/graph/nodes.csv,"
+                          "label=topic", SourceOptions(feature_kind="structural", test_links=(
+                              [edges[0][0]], ["hypernym"], [edges[0][2]])))
+    assert dataset.num_nodes == 6 and dataset.num_edges == 5      # the hyponym leaves with its hypernym
 
 
 # Ranks and scores, beside all scores of the whole graph
