@@ -199,6 +199,7 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
     (["--set", "steps=auto"], "does not know how many steps auto takes"),
     (["--set", "steps=2", "--method", "pipegcn"], "pipegcn keeps gradients that come late"),
     (["--set", "device=cuda"], "does not know what device = cuda costs"),
+    (["--set", "task=links", "--set", "decoder=mlp"], "does not know what decoder = mlp costs"),
     (["--set", "pre_aggregation=on", "--model", "gat"], "its layers read rows of other ranks one by one"),
     (["--set", "pre_aggregation=on", "--parts", "4"], "does not know which sums the ranks of a node share"),
     (["--set", "clusters=4", "--set", "sample=0.5", "--parts", "64"], "a sample of the graph doesn't say what"),
