@@ -41,6 +41,9 @@ from hpcgnn.errors import DatasetError
 
 Ids: TypeAlias = np.ndarray | pa.LargeStringArray
 MISSING_TEXTS = ("", "nan", "NaN", "NA", "None", "null")     # cells of text files, and texts that name no class
+# Texts that often stand for "unknown", in small letters.
+SUSPECTS = (*map(str.lower, MISSING_TEXTS), "unknown", "unlabeled", "unlabelled", "missing", "n/a", "#n/a", "n.a.",
+            "<na>", "?", "-", "--", ".", "\\n", "undefined", "nat", "nil")
 INT64 = np.iinfo(np.int64)
 TRUTHS = {"True": True, "False": False, "true": True, "false": False, "TRUE": True, "FALSE": False}
 COMMAS = re.compile(r"[-+]?\d+([.,' ]\d+)+")     # 1,5 and 1,234.5

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hpcgnn.data.arcs import Ends
 from hpcgnn.data.arrays import Sliced, columns, keep_rows
@@ -23,11 +24,12 @@ from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.node_files import NodeFile, read_node_file, rows_of
-from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, split_settings
+from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, split_path
 from hpcgnn.data.tables import Choices, in_order
 from hpcgnn.data.text_stream import MATRIX_MARKET, name_of
 from hpcgnn.data.text_table import (
     INTEGER,
+    MAX_SHOWN,
     NUMBER,
     CellError,
     TextTable,
@@ -46,6 +48,7 @@ WEIGHT_NAMES = ("weight", "edge_weight", "w", "value")
 FIRST_TIME = 5e8     # in seconds since 1970; weights are smaller
 KONECT = re.compile(r"% *(sym|asym|bip) +(unweighted|positive|posweighted|signed|multisigned|weighted|multiweighted|"
                     r"dynamic|multiposweighted)\b")
+OPENS, CLOSES = r"^[(\[{][^)\]}]*$", r"^[^(\[{]*[)\]}]$"      # of a pair such as `(0, 1)`
 KONECT_COUNTS = re.compile(r"% *\d+ +(\d+) +(\d+)")
 
 
@@ -56,8 +59,7 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     The dataset is named after the edge file. Nodes come from the features with ids, else from the labels with ids. If
     no file has ids, row k belongs to node k. If there are no rows either, the nodes are the ends of edges.
     """
-    file, _, settings_text = rest.partition(",")
-    settings = split_settings(settings_text, SETTINGS, "an edges: source")
+    file, settings = split_path(rest, SETTINGS, "an edges: source")
     flags = {key: convert_setting(key, settings[key], bool, "an edges: source") if key in settings else None
              for key in ("ids", "header")}
     path = Path(file)
@@ -168,11 +170,14 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
         raise DatasetError(f"{path} calls its third column {header[2]!r}, and a third column holds weights; call it "
                            "weight if it does, leave it out by weight=none, or name the columns of nodes: "
                            "csv:FILE,source=COLUMN,target=COLUMN")
-    num_nodes = known.num_nodes if known is not None and are_rows else None
+    is_counted = known is not None and are_rows      # from 1 to their number
+    num_nodes = known.num_nodes if is_counted else None
     kinds = [INTEGER] * (first + 2) + [NUMBER if has_weights else None] * (num_columns > 2) + [None] * has_times
     try:
         # Graphs with weights are cleaned in memory.
-        source, target, weight = _read_numbers(table, kinds, None if has_weights else options.scratch, num_nodes)
+        source, target, weight, highest = _read_numbers(table, kinds, None if has_weights else options.scratch,
+                                                        num_nodes, is_counted)
+        num_nodes = highest if is_counted and num_nodes is None else num_nodes
     except CellError:
         source, target, weight = _read_texts(table, kinds)
         num_nodes = None
@@ -281,10 +286,12 @@ def _matrix_market(table: TextTable, words: list[str]) -> KnownForm:
     return KnownForm("Matrix Market", words[3] == "symmetric", table.size[0], table.size[2])
 
 
-def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | None, num_nodes: int | None
-                  ) -> tuple[Ends, Ends, np.ndarray | None]:
-    # Read whole numbers into a file of the scratch folder, and weights into memory; 1 to num_nodes become rows.
+def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | None, num_nodes: int | None,
+                  is_counted: bool) -> tuple[Ends, Ends, np.ndarray | None, int]:
+    # Read whole numbers into a file of the scratch folder, and weights into memory. If nodes are counted, numbers from
+    # 1 become rows. Also returns the largest number.
     weights: list[np.ndarray] = []
+    largest = [0]
     first = table.num_unnamed
 
     def pairs() -> Iterator[np.ndarray]:
@@ -301,16 +308,19 @@ def _read_numbers(table: TextTable, kinds: list[str | None], scratch: Path | Non
             if NUMBER in kinds:
                 weights.append(block[-1].copy())
             rows = np.column_stack(block[first:first + 2])
-            if num_nodes is not None:
-                is_odd = (rows < 1) | (rows > num_nodes)
+            largest.append(int(rows.max(initial=0)))
+            if is_counted:
+                is_odd = (rows < 1) | (rows > (largest[-1] if num_nodes is None else num_nodes))
                 if is_odd.any():
-                    raise DatasetError(f"{table.path} has an edge to node {rows[is_odd][0]} and says that it has "
-                                       f"{num_nodes} nodes; expected numbers from 1 to {num_nodes}")
+                    stated = "; expected numbers from 1 on" if num_nodes is None else (
+                        f" and says that it has {num_nodes} nodes; expected numbers from 1 to {num_nodes}")
+                    raise DatasetError(f"{table.path} has an edge to node {rows[is_odd][0]}{stated}")
                 rows -= 1
             yield rows
 
     ends = columns(keep_rows(pairs(), scratch, table.path.name))
-    return *ends, (np.concatenate(weights) if weights else np.empty(0)) if NUMBER in kinds else None
+    weight = (np.concatenate(weights) if weights else np.empty(0)) if NUMBER in kinds else None
+    return *ends, weight, max(largest)
 
 
 def _read_texts(table: TextTable, kinds: list[str | None]) -> tuple[Ids, Ids, np.ndarray | None]:
@@ -320,6 +330,12 @@ def _read_texts(table: TextTable, kinds: list[str | None]) -> tuple[Ids, Ids, np
         raise DatasetError(f"{table.path} has {sign!r} in its second column, in every row; expected the target node: "
                            f"write the two nodes of an edge without {sign!r} between them")
     source, target = _as_one_kind(*found[first:first + 2], table.path)
+    is_pair = isinstance(source, pa.Array) and all(pc.all(pc.match_substring_regex(ends, form), min_count=1).as_py()
+                                                   for ends, form in ((source, OPENS), (target, CLOSES)))
+    if is_pair or (isinstance(target, pa.Array) and pc.any(pc.equal(target, "{}")).as_py()):
+        raise DatasetError(f"{table.path} has rows such as {source[-1].as_py()[:MAX_SHOWN]!r}, "
+                           f"{target[-1].as_py()[:MAX_SHOWN]!r}, as programs print pairs or lists of neighbors; write "
+                           "the two nodes of an edge per line, without brackets")
     return source, target, _as_weights(found[first + 2], table.path, "third") if NUMBER in kinds else None
 
 

@@ -26,7 +26,7 @@ from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.features import ColumnTypes, Features
 from hpcgnn.data.hold_out import as_times, last_links, links_of
-from hpcgnn.data.ids import NodeRows, ids_of_ends, numbers_of_ends, renumbered
+from hpcgnn.data.ids import NodeRows, ids_of_ends, look_at_ids, numbers_of_ends, renumbered
 from hpcgnn.data.labels import UNKNOWN, Labels, read_labels
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.relations import read_attributes, read_relations
@@ -188,6 +188,8 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if rows is not None and given.node_id is None and isinstance(rows.ids, np.ndarray):
         given = replace(given, remarks=(*given.remarks, f"edges name {num_nodes:,} of the numbers 0 to "
                                         f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
+    if rows is not None and (dubious := look_at_ids(rows.ids)):
+        given = replace(given, origins=replace(given.origins, dubious=given.origins.dubious + dubious))
     if given.edge_attr is not None:
         attr, dubious = read_attributes(given.edge_attr, len(source), given.name)
         given = replace(given, edge_attr=attr, origins=replace(given.origins, dubious=given.origins.dubious + dubious))

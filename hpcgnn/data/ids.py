@@ -9,9 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcgnn.data.arcs import ARCS_A_CHUNK, INT32_NODES, Ends, chunks
-from hpcgnn.data.columns import Ids, as_ids, texts_of
+from hpcgnn.data.columns import SUSPECTS, Ids, as_ids, texts_of
 from hpcgnn.errors import DatasetError
 
+FEW = 0.01            # share of ids that are no numbers, as the others are
+NUMBER = r"^[+-]?\d+(\.\d*)?([eE][+-]?\d+)?$"
+NUMERAL, PLAIN = r"^\+?(-?)0*(\d+)(\.0*)?$", r"\1\2"      # +7, 007 and 7.0 are 7
+NO_SIGN = r"[\x{200b}-\x{200f}\x{2060}\x{feff}]"         # characters that nobody sees
+SHORTENED = r"^-?\d\.\d+[eE]\+\d+$"                    # as spreadsheets write long numbers
 SPARSE = 2            # ids have gaps if the largest number exceeds this multiple of their count
 
 
@@ -81,6 +86,40 @@ class NodeRows:
         kinds = ("integers", "texts")
         return (f"; its ids are {kinds[isinstance(self.ids, pa.Array)]} such as {self.id_of(0)!r}, and the ids here "
                 f"are {kinds[isinstance(ids, pa.Array)]}")
+
+
+def look_at_ids(ids: Ids) -> tuple[str, ...]:
+    """Warnings about texts that may be one node and are several, or name no node."""
+    if not isinstance(ids, pa.Array) or not len(ids):
+        return ()
+    found = ()
+    short = ids.filter(pc.less_equal(pc.binary_length(ids), max(map(len, SUSPECTS))))
+    lost = short.filter(pc.is_in(pc.utf8_lower(short), value_set=pa.array(SUSPECTS, pa.large_string())))
+    if len(lost):
+        found += (f"a node is called {lost[0].as_py()!r}; if that stands for an unknown id, leave out its edges",)
+    is_number = pc.match_substring_regex(ids, NUMBER)
+    numbers = ids.filter(is_number)
+    if len(short := numbers.filter(pc.match_substring_regex(numbers, SHORTENED))):
+        found += (f"{len(short):,} ids are written as {short[0].as_py()}, as spreadsheets shorten long numbers, and "
+                  "several nodes may have become one; export that column as text",)
+    num_odd = len(ids) - len(numbers)
+    if 0 < num_odd <= max(1, FEW * len(ids)) and len(ids) > 2 and not len(lost):
+        odd = ids[pc.index(is_number, False).as_py()].as_py()
+        found += (f"all ids are numbers but {num_odd:,}, such as {odd[:40]!r}",)
+    # Ids that a plainer text may mean, too; all others are the plainest already.
+    foreign = ids.filter(pc.invert(pc.string_is_ascii(ids)))
+    written = pa.concat_arrays([numbers, foreign])
+    plain = pa.concat_arrays([pc.replace_substring_regex(numbers, NUMERAL, PLAIN), pc.replace_substring_regex(
+        pc.utf8_normalize(foreign, form="NFKC"), NO_SIGN, "")])
+    is_other = pc.not_equal(written, plain)
+    written, plain = written.filter(is_other), plain.filter(is_other)
+    is_there = pc.is_in(plain, value_set=ids)
+    num_alike = pc.sum(is_there).as_py() or 0
+    if num_alike:
+        place = pc.index(is_there, True).as_py()
+        found += (f"{num_alike:,} ids look or count like another and are nodes of their own, such as "
+                  f"{written[place].as_py()!a} beside {plain[place].as_py()!a}; write them alike if they are one",)
+    return found
 
 
 def places_of(ids: Ids, among: Ids) -> np.ndarray:

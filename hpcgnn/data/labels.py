@@ -5,15 +5,17 @@ form.
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from hpcgnn.data.arcs import ARCS_A_CHUNK
-from hpcgnn.data.columns import MISSING_TEXTS, Words, as_labels
+from hpcgnn.data.columns import MISSING_TEXTS, SUSPECTS, Words, as_labels
 from hpcgnn.data.dataset import UNKNOWN_INDICATOR
 from hpcgnn.data.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
@@ -93,12 +95,12 @@ def num_classes_of(labels: np.ndarray) -> int:
     return labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1
 
 
-SUSPECTS = ("unknown", "unlabeled", "unlabelled", "missing", "n/a", "<na>", "?", "-", "none", "null", "undefined", "",
-            "nan", "na", "nat")
 # Customary numbers for unknown: 255 in images, -100 in torch's losses, the largest number of a type.
 FILLS = (-100, -999, -9999, 255, 65535, (1 << 31) - 1, (1 << 32) - 1)
 SHOWN_CLASSES = 8
+LISTS = ("list<", "large_list<")      # types of Arrow, also in pandas
 SETS = set | frozenset | list | tuple
+PRINTED = re.compile(r"[\[{(].*[\]})]", re.DOTALL)      # a list of Python or JSON
 COORDINATES = ("lat", "latitude", "lon", "lng", "long", "longitude", "geometry")
 COUNTED_CLASSES = 1 << 22
 FEW_NODES, SHARE_OF_NAMES, NODES_A_CLASS = 10, 0.5, 4     # limits beyond which labels are names rather than classes
@@ -169,7 +171,12 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
 def _of_sets(values: Any, ignore: tuple | None) -> tuple[np.ndarray, tuple[str, ...]] | None:
     # From sets or lists of classes per node, returns rows of 0 and 1 and the names of their columns; None for other
     # forms. A node without a set has a row of NaN.
-    items = values.tolist() if str(getattr(values, "dtype", "")) == "object" else values
+    kind = str(getattr(values, "dtype", getattr(values, "type", "")))
+    items = values.tolist() if kind == "object" else values
+    if kind.startswith(LISTS):
+        items = (values if hasattr(values, "to_pylist") else pa.array(values)).to_pylist()
+    if isinstance(items, list | tuple):      # pandas holds lists of Parquet as arrays
+        items = [item.tolist() if isinstance(item, np.ndarray) and item.ndim == 1 else item for item in items]
     if not isinstance(items, list | tuple) or not all(
             isinstance(item, SETS) or item is None or (isinstance(item, float) and math.isnan(item)) for item in items):
         return None
@@ -190,7 +197,7 @@ def _labels_of(values: np.ndarray | Words, task: str, name: str, num_classes: in
                takes_all: bool, origins: Origins) -> Labels:
     dubious = ()
     if task == "auto":
-        task, dubious = _find_task(values)
+        task, dubious = _find_task(values, name)
         if task == "regression" and origins.place:
             raise DatasetError(f"{name} would learn the numbers of {origins.labels or 'y'}, next to {origins.place}: "
                                f"these look like coordinates; name the labels by {_way(origins)}, or pass --task "
@@ -203,7 +210,8 @@ def _labels_of(values: np.ndarray | Words, task: str, name: str, num_classes: in
     if isinstance(values, np.ndarray) and values.ndim == 2 and _is_one_hot(values):
         return Labels(values.argmax(axis=1).astype(np.int64), values.shape[1], column_names)
     if isinstance(values, Words):
-        return _named_classes(values, name, num_classes, takes_all, origins)
+        found = _named_classes(values, name, num_classes, takes_all, origins)
+        return replace(found, dubious=dubious + found.dubious)
     return _numbered_classes(values, name, num_classes, takes_all, origins)
 
 
@@ -249,9 +257,14 @@ def _way(origins: Origins) -> str:
     return origins.way + (f", one of {shown}" if shown else "")
 
 
-def _find_task(values: np.ndarray | Words) -> tuple[str, tuple[str, ...]]:
+def _find_task(values: np.ndarray | Words, name: str) -> tuple[str, tuple[str, ...]]:
     if isinstance(values, Words):
-        return "multi-label" if _joins_names(values) else "classes", ()
+        known = [word for word in values.word if word not in MISSING_TEXTS]
+        if known and all(PRINTED.fullmatch(word) for word in known):
+            raise DatasetError(f"{name} has labels such as {known[0][:40]!r}, lists that were written as texts; write "
+                               "a;b for several labels of a node, or pass --task classes (task=\"classes\") if each "
+                               "text is a class")
+        return "multi-label" if _joins_names(values) else "classes", _joined_by_commas(known)
     if values.dtype.kind == "f":
         has_fraction = np.isfinite(values) & (np.floor(values) != values)
         if has_fraction.any():
@@ -266,6 +279,14 @@ def _joins_names(words: Words) -> bool:
     parts = [part for text in words.word for part in set(_parts(text))]
     return len(parts) > len(words.word) - sum(word in MISSING_TEXTS for word in words.word) and (
         len(set(parts)) < len(parts))
+
+
+def _joined_by_commas(words: list[str]) -> tuple[str, ...]:
+    # `Action,Drama` beside `Drama`.
+    joined = next((word for word in words for part in re.split("[,/]", word) if part != word and part.strip() in words),
+                  None)
+    return () if joined is None else (f"labels such as {joined[:40]!r} are classes of their own; write a;b if they are "
+                                      "several labels of a node",)
 
 
 def _parts(text: str) -> list[str]:

@@ -42,6 +42,7 @@ def reading(path: Path, expected: str, fault: str) -> Iterator[None]:
         raise DatasetError(f"{path} does not exist; expected {expected}") from None
     except Exception as error:      # a damaged file can raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = "its first bytes show another kind of file" if "allow_pickle" in reason else reason
         raise DatasetError(f"{path} {fault.format(reason)}") from None
 
 
@@ -72,6 +73,8 @@ def split_settings(text: str, valid: tuple[str, ...], source: str) -> dict[str, 
         if key in settings:
             raise DatasetError(f"{source} gives {key} twice; expected it once")
         settings[key] = value.strip()
+        if not settings[key]:
+            raise DatasetError(f"{source} gives {key} no value; write {key}=VALUE, or leave it out")
     return settings
 
 
@@ -79,7 +82,9 @@ def split_path(rest: str, valid: tuple[str, ...], source: str) -> tuple[str, dic
     """Split "PATH,a=1,b=2" into the path, which may hold commas, and its settings; see split_settings."""
     path, settings = (*re.split(rf",(?=(?:{'|'.join(valid)})=)", rest, maxsplit=1), "")[:2]
     if (odd := re.search(r",([\w-]+)=", path)) and not os.path.exists(path) and os.path.exists(path[:odd.start()]):
-        raise DatasetError(f"{source} has no setting {odd[1]!r}; expected one of {', '.join(valid)}")
+        split_settings(path[odd.start() + 1:], valid, source)      # says which setting is unknown
+    if not path:
+        raise DatasetError(f"{source} names no file; write its path after the colon")
     return path, split_settings(settings, valid, source)
 
 

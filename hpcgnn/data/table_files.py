@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from hpcgnn.data.columns import Cells
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import finish_dataset
-from hpcgnn.data.options import NOTHING, SourceOptions, reading, split_settings
+from hpcgnn.data.options import NOTHING, SourceOptions, reading, split_path
 from hpcgnn.data.tables import AN_INDEX, Choices, Table, columns_of, graph_of_tables
 from hpcgnn.data.text_stream import keys_of, name_of, parts_of
 from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, read_columns, whole_numbers_of
@@ -32,8 +32,7 @@ def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
     columns of the nodes that are not used otherwise are features; attributes of edges are only those that are named.
     """
     read = read_csv_table if kind == "csv" else read_parquet_table
-    file, _, settings_text = rest.partition(",")
-    settings = split_settings(settings_text, SETTINGS, f"a {kind}: source")
+    file, settings = split_path(rest, SETTINGS, f"a {kind}: source")
     path = Path(file)
     options.progress(f"reading {path.name}", None)
     edges, remarks, skipped = read(path)

@@ -31,17 +31,20 @@ BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM
         (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 PACKINGS = {"gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0", "zstd": b"\x28\xb5\x2f\xfd",
             "lz4": b"\x04\x22\x4d\x18", "zip": b"PK"}
+HDF5 = "an HDF5 file; write its arrays as .npz"
 # First bytes of files that hold no text, or pack it in an unsupported way.
 OTHERS = {b"PAR1": "a Parquet file; read it by parquet:", b"ARROW1": "an Arrow file; write it as Parquet or CSV",
           b"FEA1": "a Feather file; write it as Parquet or CSV", b"ORC": "an ORC file; write it as Parquet or CSV",
-          b"\x89HDF": "an HDF5 file; write its arrays as .npz",
+          b"\x89HDF": HDF5, b"MATLAB 7.3": HDF5,
           b"\x93NUMPY": "an array of NumPy; npz: reads archives of them",
           b"7z\xbc\xaf'\x1c": "packed by 7-Zip; unpack it", b"\x1f\x9d": "packed by compress; unpack it",
           b"Rar!": "packed by RAR; unpack it", b"SQLite format 3": "a SQLite database; write its tables as CSV",
           **dict.fromkeys((b"\x80\x03", b"\x80\x04", b"\x80\x05"), "a pickle; write it as CSV or .npy"),
-          b"\xd0\xcf\x11\xe0": "an Excel file; save it as CSV"}
+          b"\xd0\xcf\x11\xe0": "an Excel file; save it as CSV",
+          b"MATLAB 5.0": "a MATLAB file; read it by scipy.io.loadmat and pass its matrices to hpcgnn.preprocess"}
 # A file in a zip archive that shows what it is.
 IN_ZIP = {"[Content_Types].xml": "an Excel file; save it as CSV", "data.pkl": "a file of torch.save; write it as .npy",
+          ".npy": "an archive of NumPy or SciPy; write one array as .npy",
           "content.xml": "a LibreOffice file; save it as CSV"}
 NO_TEXT = re.compile(rb"[\0-\x08\x0e-\x1a\x80-\xff]")
 # Texts that are no tables.
@@ -57,6 +60,12 @@ MATRIX_MARKET = b"%%matrixmarket"
 EMPTY_LINES = re.compile(rb"[ \t\n]*\n")
 BLANK_RUN = re.compile(rb'("[^"]*")|([ \t]*\n[ \t]*|[ \t]+)')
 BLANK_LINE = re.compile(rb"^[ \t]+\n", re.MULTILINE)
+
+
+# Forms of paths that a shell or a browser would take.
+NO_PATHS = ((re.compile(r"\w\w+:/"), ": download it, and name the file"),
+            (re.compile("~"), ": write the path of the home folder for ~"),
+            (re.compile("-$"), ": standard input is not read, so write it to a file"))
 
 
 def parts_of(path: Path, kinds: str) -> list[Path]:
@@ -76,7 +85,8 @@ def parts_of(path: Path, kinds: str) -> list[Path]:
     else:
         if not os.path.lexists(path):
             path.stat() if len(path.name) > 255 else None
-            raise DatasetError(f"{path} does not exist; expected {kinds}")
+            hint = next((hint for form, hint in NO_PATHS if form.match(str(path))), "")
+            raise DatasetError(f"{path} does not exist; expected {kinds}{hint}")
         check_file(path)
         return [path]
     depth = 0 if path.is_dir() else 1
@@ -183,7 +193,7 @@ class TextStream:
             members = [member for member in archive.infolist() if not member.is_dir()
                        and not member.filename.startswith("__MACOSX/")]
             what = next((what for member in members for name, what in IN_ZIP.items()
-                         if member.filename.split("/")[-1] == name), None)
+                         if member.filename.split("/")[-1] == name or name == member.filename[-4:]), None)
             if what is not None:
                 raise DatasetError(f"{self.path} is no text table but {what}")
             if len(members) != 1:
@@ -208,6 +218,9 @@ class TextStream:
         while len(start) < 4 and (more := next(blocks, b"")):
             start += more
         self._refuse_others(start[:MAGIC_BYTES])
+        packing = next((name for name, magic in PACKINGS.items() if start.startswith(magic)), None)
+        if packing is not None and b"\0" in start:
+            raise DatasetError(f"{self.path} is packed twice, inside by {packing}; unpack it once")
         mark, encoding = next(((mark, encoding) for mark, encoding in BOMS if start.startswith(mark)), (b"", "utf-8"))
         if encoding == "utf-8":
             yield start[len(mark):]

@@ -1,10 +1,12 @@
 """Ids of any kind, and splits that name nodes by them."""
 
+import re
+
 import numpy as np
 import pytest
 
 from hpcgnn.data.given import read_splits
-from hpcgnn.data.ids import NodeRows, numbers_of_ends, renumbered
+from hpcgnn.data.ids import NodeRows, look_at_ids, numbers_of_ends, renumbered
 from hpcgnn.errors import DatasetError
 
 
@@ -40,6 +42,19 @@ def test_an_id_that_no_node_has_is_named(ids, asked, complaint):
 def test_a_number_is_the_same_id_as_its_decimal_text(ids, asked):
     places = [[str(one) for one in ids].index(str(one)) for one in asked]
     assert NodeRows(ids, "g").find(asked, "an edge").tolist() == places
+
+
+@pytest.mark.parametrize("ids, doubts", [
+    (["1.0", "1", "a", "b"], ["1 ids look or count like another .* '1.0' beside '1'"]),
+    (["+7", "007", "7", "8.5"], ["2 ids look or count like another"]),
+    (["Zu\u0308rich", "Z\u00fcrich", "\u200bBern", "Bern"], ["2 ids look or count like another"]),
+    (["nan", "b", "c"], ["a node is called 'nan'"]), (["\\N", "b", "c"], [r"a node is called '\\\\N'"]),
+    (["1", "2", "3", "Total"], ["all ids are numbers but 1, such as 'Total'"]),
+    (["1.23457E+11", "a", "b"], ["1 ids are written as 1.23457E.11, as spreadsheets shorten"]),
+    (["a", "b", "A", "1", "2"], []), (["0", "-0", "10", "1e1"], []), ([1, 2, 3], []), ([], [])])
+def test_texts_that_may_be_one_node_or_none_are_said(ids, doubts):
+    found = look_at_ids(NodeRows(ids, "g").ids)
+    assert len(found) == len(doubts) and all(map(re.match, doubts, found))
 
 
 def test_an_id_twice_is_named():

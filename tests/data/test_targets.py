@@ -1,6 +1,8 @@
 """What labels ask for: by their type and shape, and by what the user says."""
 
 import numpy as np
+import pandas
+import pyarrow as pa
 import pytest
 
 from hpcgnn.data.labels import place_beside, read_labels
@@ -30,7 +32,9 @@ def test_one_column_is_classes(values, expected, names):
 
 @pytest.mark.parametrize("values, complaint", [
     (["Art", "art", "law"], "'Art' and 'art' differ in case"), (["art", "art ", "law"], "'art' and 'art ' differ in"),
-    ([" ", "art", "law"], "of a class called ' '"), (["NAN", "art", "law"], "of a class called 'NAN'")])
+    ([" ", "art", "law"], "of a class called ' '"), (["NAN", "art", "law"], "of a class called 'NAN'"),
+    (["\\N", "art", "law"], r"of a class called '\\N'"), (["#N/A", "art", "law"], "of a class called '#N/A'"),
+    (["Action,Drama", "Drama", "Action"], "such as 'Action,Drama' are classes of their own; write a;b")])
 def test_names_of_classes_that_may_be_one_or_none_are_said(values, complaint):
     (doubt,) = read_labels(values, "auto", "g").dubious
     assert complaint in doubt
@@ -65,6 +69,8 @@ def test_every_nan_of_targets_has_one_pattern_of_bits():
     ([0.5, 1], "classes", "label 0.5 at node 0; expected a whole class number"),
     ([[0, 2]], "auto", "multi-label value 2 at node 0; expected 0 or 1"),
     ([["a", "b"]], "auto", "texts of shape .1, 2. for labels"),
+    (["['a', 'b']", "['a']", "nan"], "auto", "lists that were written as texts; write a;b"),
+    (['["a"]', "[]"], "auto", "lists that were written as texts; write a;b"),
     (["a"], "regression", "labels that are texts, 'a' first; a regression needs numbers"),
     ([np.inf], "regression", "the target inf at node 0"),
     ([1.0, 1e39], "regression", "the target 1e\\+39 at node 1"),
@@ -211,10 +217,12 @@ def test_an_unknown_label_among_known_ones_is_kept_as_unknown():
     ([["b", "a"], ["a"]], ("a", "b"), [[1, 1], [1, 0]]),
     ([["a", "b"], ["c", "b"]], ("a", "b", "c"), [[1, 1, 0], [0, 1, 1]]),
     ([[10, 2], [2], []], ("2", "10"), [[1, 1], [1, 0], [0, 0]]),
-    ([frozenset((1,)), frozenset((0,))], ("0", "1"), [[0, 1], [1, 0]]),
+    ([frozenset((1,)), frozenset((0, 1))], ("0", "1"), [[0, 1], [1, 1]]),
 ])
 def test_sets_and_lists_of_classes_are_several_labels_a_node(values, names, expected):
-    for form in (values, pandas_column(values)):
+    lists = [None if items is None else sorted(items) for items in values]
+    for form in (values, pandas_column(values), pa.array(lists), pandas.Series(lists, dtype=pandas.ArrowDtype(
+            pa.array(lists).type)), pandas_column([None if items is None else np.array(items) for items in lists])):
         found = read_labels(form, "auto", "g")
         assert (found.class_names, found.values.tolist()) == (names, expected)
 

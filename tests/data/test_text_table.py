@@ -91,6 +91,24 @@ def test_a_truncated_file_is_refused(form, tmp_path):
         numbers_in(write(tmp_path / "e.csv", content[:len(content) * 2 // 3]))
 
 
+@pytest.mark.parametrize(("content", "complaint"), [
+    (lambda: gzip.compress(PACKED["xz"]()), "packed twice, inside by xz"),
+    (lambda: zipped("a.npy", "b.npy"), "an archive of NumPy or SciPy; write one array as .npy"),
+    (lambda: b"MATLAB 5.0 MAT-file, Platform: posix" + bytes(100), "a MATLAB file; read it by scipy.io.loadmat")])
+def test_a_file_of_another_kind_is_called_by_it(content, complaint, tmp_path):
+    with pytest.raises(DatasetError, match=complaint):
+        numbers_in(write(tmp_path / "e.csv", content()))
+
+
+def test_a_path_that_is_none_says_what_to_write():
+    for source, complaint in {"edges:": "an edges: source names no file", "csv:": "a csv: source names no file",
+                              "edges:e.csv,labels=": "gives labels no value", "edges:-": "standard input is not read",
+                              "edges:https://example.org/e.csv": "download it, and name the file",
+                              "parquet:~/e.parquet": "write the path of the home folder for ~"}.items():
+        with pytest.raises(DatasetError, match=complaint):
+            load_source(source, SourceOptions())
+
+
 SEPARATED = {"comma": "{},{}\n", "semicolon": "{};{}\n", "tab": "{}\t{}\n", "pipe": "{}|{}\n", "blank": "{} {}\n",
              "blanks": "  {}    {}  \n", "blanks and tabs": "{} \t {}\n", "comma and blank": "{}, {}\n",
              "trailing comma": "{},{},\n", "trailing tab": "{}\t{}\t\n", "quoted": '"{}","{}"\n'}
@@ -152,7 +170,10 @@ def test_matrix_market_is_what_scipy_reads(symmetry, field, tmp_path):
     ("%%MatrixMarket matrix coordinate pattern general\n4 4 9\n1 2\n", "9 entries and has 1; it is truncated"),
     ("%%MatrixMarket matrix coordinate pattern general\n4 5 1\n1 2\n", "size 4 5 1; expected as many rows"),
     ("%%MatrixMarket matrix coordinate pattern general\n4 4 1\n0 2\n", "edge to node 0 .* numbers from 1 to 4"),
-    ("% bip unweighted\n1 2\n", "bipartite network of KONECT")])
+    ("% bip unweighted\n1 2\n", "bipartite network of KONECT"),
+    ("% asym unweighted\n0 1\n", "edge to node 0; expected numbers from 1 on"),
+    ("(0, 1)\n(1, 2)\n", r"rows such as '\(1', '2\)', as programs print pairs"),
+    ("# networkx.write_multiline_adjlist\na 1\nb {}\nb 0\n", "as programs print pairs or lists of neighbors")])
 def test_other_matrices_and_networks_are_refused(text, complaint, tmp_path):
     with pytest.raises(DatasetError, match=complaint):
         graph_of(f"edges:{write(tmp_path / 'm.mtx', text)}")
@@ -164,6 +185,9 @@ def test_konect_counts_from_1_and_says_what_is_symmetric(tmp_path):
     assert arcs == [(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3)]
     assert (dataset.name, dataset.num_nodes) == ("ring-made-labels-2", 5) and dataset.edge_weight.max() == 2
     assert "fourth column" in " ".join(dataset.cleaning.read.of("skipped"))
+    write(tmp_path / "out.ring", "% asym unweighted\n1 2\n2 3\n4 3\n")      # without a line of counts
+    arcs, dataset = graph_of(f"edges:{tmp_path}/out.ring")
+    assert (arcs, dataset.num_nodes, dataset.node_name.tolist()) == ([(1, 2), (2, 3), (4, 3)], 4, [1, 2, 3, 4])
 
 
 IDS = {"letters late": (["10", "11", "a7"], ["10", "11", "a7"]), "zeros": (["007", "7", "11"], ["007", "7", "11"]),
