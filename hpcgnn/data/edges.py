@@ -207,6 +207,9 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     if weight is not None and len(weight) and weight.min() >= FIRST_TIME and (weight % 1 == 0).all():
         dubious = (f"the third column of {path.name} holds whole numbers from {weight.min():.0f} on, which may be "
                    "times; weight=none leaves them out",)
+    if weight is not None and len(weight) > 2 and not header and (np.diff(weight) == 1).all():
+        dubious = (f"the third column of {path.name} counts the rows; weight=none leaves it out if it holds no "
+                   "weights",)
     return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, None, remarks, skipped,
                     dubious)
 

@@ -169,7 +169,7 @@ def look_at_features(features: Features, names: tuple[str, ...] = (), is_scaled:
         seen, largest = num_rows, np.zeros(num_columns)
     else:
         constant, counting, zeros, seen, largest = _columns_and_rows(features)
-    is_large = np.isfinite(largest) & (largest >= LARGE) & (not is_scaled)
+    is_large = (largest <= np.finfo(np.float32).max) & (largest >= LARGE) & (not is_scaled)
     large = np.setdiff1d(np.flatnonzero(is_large), np.union1d(constant, counting))
     of_seen = "" if seen == num_rows else f" among the first {seen:,}"
     notes = [f"{zeros:,} nodes have features of zeros only{of_seen}"] if zeros else []
@@ -183,10 +183,14 @@ def look_at_features(features: Features, names: tuple[str, ...] = (), is_scaled:
                f"{way.format(called[column])}" for column in counting[:SHOWN_COLUMNS]]
     if len(large):
         dubious.append(f"{len(large):,} of {num_columns:,} feature columns hold values up to "
-                       f"{largest[large].max():,.0f}, and models learn badly from such values: "
+                       f"{_plain(largest[large].max())}, and models learn badly from such values: "
                        f"{_shown_columns(large, called)}; --normalize-features standard "
                        "(normalize_features=\"standard\" in Python) gives columns mean 0 and variance 1")
     return tuple(notes), tuple(dubious)
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value < 1e15 else f"{value:.3g}"
 
 
 def _shown_columns(columns: np.ndarray, called: list[str]) -> str:

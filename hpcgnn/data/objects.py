@@ -231,7 +231,8 @@ def _edge_weight(edges: list[tuple], choice: Any, held: tuple[str, ...]) -> tupl
         return None, ""
     # As in NetworkX, an edge without a weight weighs 1.
     weight = as_numbers([edge[2].get(key, 1) for edge in edges], f"the weights of edges in attribute {key!r}")
-    return weight, f"attribute {key}"
+    num_lacking = sum(key not in edge[2] for edge in edges)
+    return weight, f"attribute {key}" + f", 1 of {num_lacking:,} edges that lack it" * (num_lacking > 0)
 
 
 def _of_edges(edges: list[tuple], choice: Any, usual: tuple[str, ...], name: str) -> tuple[Any, str]:

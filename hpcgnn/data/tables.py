@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.data.columns import as_features, as_mask, as_numbers
+from hpcgnn.data.columns import as_features, as_mask, as_numbers, as_words
 from hpcgnn.data.given import WORDS, GivenGraph
 from hpcgnn.data.labels import place_beside
 from hpcgnn.data.options import NOTHING, choice_of
@@ -202,6 +203,7 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     origins = Origins(weights=_weights(weight_column, choices.edge_weight), relations=_or_array(
         relation, relation_column), edge_attr=_or_array(edge_attr, *attr_columns))
     unused = [column for column in edges if column not in used_columns]
+    origins = replace(origins, dubious=_both_ways(edges, unused))
     skipped = tuple(f"column {column!r} of edges, {AN_INDEX}" for column in unused if column in index)
     unused = [column for column in unused if column not in index]
     remarks = ()
@@ -226,6 +228,8 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     others = [column for column in nodes if column not in {id_column, *label_columns, *split_columns, *index}]
     counted = tuple(f"feature {column} has another whole number for every node, as an id has; ignore={column} leaves "
                     "it out" for column in feature_columns if column.lower() in ID_NAMES and _are_ids(nodes[column]))
+    counted += tuple(f"feature {column} is called as labels are, which a model must not see; ignore={column} leaves it "
+                     "out" for column in feature_columns if column.lower() in LABEL_NAMES and choices.features is None)
     place = ""
     if choices.labels is None and label_columns and len(ids):
         place = place_beside(label_columns[0], {
@@ -241,6 +245,15 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
                       label_names=tuple(label_columns) if len(label_columns) > 1 else (), ignore=ignored, **of_edges,
                       remarks=remarks, split_column=choices.split_column, origins=origins,
                       labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
+
+
+def _both_ways(edges: Table, unused: list[str]) -> tuple[str, ...]:
+    # Gephi writes whether an edge has a direction into a column.
+    column = next((column for column in unused if column.lower() in ("type", "directed")), None)
+    with suppress(DatasetError):
+        if column and {word.lower() for word in as_words(edges[column], column).word} == {"undirected"}:
+            return (f"edges are undirected by their column {column}; --symmetrize (symmetrize=True) adds reverses",)
+    return ()
 
 
 def _are_ids(values: Any) -> bool:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -349,10 +349,11 @@ def _split(text: str, file: Path) -> tuple[list[list[str]], str]:
     lines = [line for line in text.split("\n") if line.strip()][:SAMPLE_ROWS]
     if not lines:
         return [], ","
-    for mark in SEPARATORS:
+    # At first the header counts, too: `id,label` above rows such as `1,a;b` has no semicolon.
+    for skipped, mark in product((0, 1), SEPARATORS):
         if mark in lines[0] or mark in lines[-1]:
             rows = _parsed(text, mark, file)
-            if len({len(row) for row in rows[1:]} or {len(rows[0])}) == 1 and len(rows[-1]) > 1 and not (
+            if len({len(row) for row in rows[skipped:] or rows}) == 1 and len(rows[-1]) > 1 and not (
                     mark == "\t" and _is_by_blanks(rows)):
                 return rows, mark
     mark = next((mark for mark in ",;\t|" if mark in lines[0] and not (mark == "\t" and _is_by_blanks(

@@ -447,7 +447,9 @@ def _weights(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str, .
              for kind, values in zip(kinds, held, strict=True)]
     if any(part.size != len(part) for part in parts):
         raise DatasetError(f"{typed.name} has weights of several columns; expected one number per edge")
-    return np.concatenate([part.reshape(-1) for part in parts]), tuple(dict.fromkeys(key for key in keys if key))
+    lacking = [str(kind) for kind, values in zip(kinds, held, strict=True) if values is None]
+    return np.concatenate([part.reshape(-1) for part in parts]), (
+        *dict.fromkeys(key for key in keys if key), *([f"1 of each edge {' and '.join(lacking)}"] if lacking else []))
 
 
 def _attributes(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str, ...], tuple[int, ...]]:
