@@ -250,7 +250,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     options.progress("preparing features", None)
     if features is not None and options.feature_kind != "structural":
         is_scaled = options.is_public or options.normalize_features in ("row", "standard")
-        notes, dubious = look_at_features(features, origins.feature_names, is_scaled)
+        notes, dubious = look_at_features(features, origins.feature_names, is_scaled, origins.others)
         report = replace(report, remarks=report.remarks + notes)
         origins = replace(origins, dubious=origins.dubious + dubious)
     features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name, types)

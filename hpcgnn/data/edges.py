@@ -91,7 +91,10 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
                       splits="" if splits is None else splits.path.name,
                       feature_names=() if features is None else features.columns,
                       skipped=tuple(text for found in (*files, edges) for text in found.skipped),
-                      dubious=tuple(text for found in (*files, edges) for text in found.dubious))
+                      dubious=(*(text for found in (*files, edges) for text in found.dubious), *(
+                          f"{found.path.name} begins with 0, as pandas names a column without a name, and has a row "
+                          "more than the edges have nodes; remove that line if it is a header" for found in files
+                          if ids is None and found.begins_at_0 and len(found.values) == edges.highest + 2)))
     given = GivenGraph(name, edges.source, edges.target, edges.weight, ids, num_nodes=edges.num_nodes,
                        row_name=None if edges.num_nodes is None else np.arange(1, edges.num_nodes + 1),
                        ignore=Choices.of(settings).ignored(())[1], relation=edges.relation,
@@ -110,6 +113,7 @@ class EdgeFile:
     num_nodes : int or None          if the file states it: its ids 1 to num_nodes are then rows already
     is_symmetric : bool              each edge is listed once and holds both ways
     relation : (num_edges,) int64 or texts, or None
+    highest : int                    largest number of a node, or -1
     """
 
     source: Ends | Ids
@@ -121,6 +125,7 @@ class EdgeFile:
     remarks: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     dubious: tuple[str, ...] = ()
+    highest: int = -1
 
 
 def read_links(path: Path, options: SourceOptions) -> tuple[Ids, ...]:
@@ -180,7 +185,7 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
         num_nodes = highest if is_counted and num_nodes is None else num_nodes
     except CellError:
         source, target, weight = _read_texts(table, kinds)
-        num_nodes = None
+        num_nodes, highest = None, -1
     if has_header is None and table.header is None and known is None:
         _refuse_counts(source, target, weight, path)
     skipped = table.skipped
@@ -210,8 +215,14 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     if weight is not None and len(weight) > 2 and not header and (np.diff(weight) == 1).all():
         dubious = (f"the third column of {path.name} counts the rows; weight=none leaves it out if it holds no "
                    "weights",)
+    if has_header and header and all(map(is_whole_number, header)):
+        dubious += (f"the first line of {path.name}, {','.join(header)}, was taken as its header, as asked; without "
+                    "header=true it is an edge",)
+    if header is None and table.first == ("0", "1", "2"):
+        dubious += (f"the first row of {path.name} is 0,1,2, as pandas writes for columns without names, and was read "
+                    "as an edge; remove it if it is a header",)
     return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, None, remarks, skipped,
-                    dubious)
+                    dubious, highest)
 
 
 def _refuse_counts(source: Ends | Ids, target: Ends | Ids, weight: np.ndarray | None, path: Path) -> None:

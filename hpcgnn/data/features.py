@@ -154,13 +154,13 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
     return features, tuple(remarks)
 
 
-def look_at_features(features: Features, names: tuple[str, ...] = (), is_scaled: bool = False
-                     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def look_at_features(features: Features, names: tuple[str, ...] = (), is_scaled: bool = False,
+                     others: tuple[str, ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Notes about constant columns and rows of zeros, and warnings about columns that look like a row number or hold
     large values.
 
     Only the first SEEN_VALUES values are examined. `names` are the columns' names, or empty. Features that will be
-    normalized (`is_scaled`) may hold large values.
+    normalized (`is_scaled`) may hold large values. `others` are the names that ignore= takes.
     """
     num_rows, num_columns = features.shape
     if scipy.sparse.issparse(features):
@@ -178,9 +178,9 @@ def look_at_features(features: Features, names: tuple[str, ...] = (), is_scaled:
     if len(constant) and num_rows > 1:
         notes.append(f"{len(constant):,} of {num_columns:,} feature columns have one value for all nodes{of_seen}: "
                      f"{_shown_columns(constant, called)}")
-    way = "ignore={} leaves it out" if len(names) == num_columns else "leave it out if it is an index"
-    dubious = [f"feature {called[column]} counts the rows, which says nothing about a node; "
-               f"{way.format(called[column])}" for column in counting[:SHOWN_COLUMNS]]
+    dubious = [f"feature {called[column]} counts the rows, which says nothing about a node; " + (
+        f"ignore={called[column]} leaves it out" if called[column] in others else "leave it out if it is an index")
+        for column in counting[:SHOWN_COLUMNS]]
     if len(large):
         dubious.append(f"{len(large):,} of {num_columns:,} feature columns hold values up to "
                        f"{_plain(largest[large].max())}, and models learn badly from such values: "

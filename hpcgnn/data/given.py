@@ -286,7 +286,8 @@ def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
         texts = source if isinstance(source, pa.Array) else target
         raise DatasetError(f"{given.name} has edges between texts such as {texts[:2].to_pylist()}, and rows of "
                            "labels or features without ids; give the id of each row, too")
-    rows = NodeRows(ids_of_ends(source, target) if given.node_id is None else given.node_id, given.name)
+    rows = NodeRows(ids_of_ends(source, target) if given.node_id is None else given.node_id, given.name,
+                    given.origins.ids)
     check_weights(given.weight, source, target, given.name)      # checked here, where the error can name the ids
     return rows.find(source, "an edge"), rows.find(target, "an edge"), len(rows), rows
 

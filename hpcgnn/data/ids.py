@@ -27,10 +27,12 @@ class NodeRows:
     ----------
     ids : (num_nodes,) column of ids, see as_ids
     name : str           name of the dataset, for messages
+    where : str          where the ids come from, as in "column id", for messages
     """
 
-    def __init__(self, ids: Any, name: str) -> None:
+    def __init__(self, ids: Any, name: str, where: str = "") -> None:
         self.ids, self._name = as_ids(ids, f"{name}: the ids of nodes"), name
+        self._where = where and f", which are those of {where}: add a row for it there"
         if isinstance(self.ids, pa.Array):
             counts = pc.value_counts(self.ids)
             place = pc.index(pc.greater(counts.field(1), 1), True).as_py()
@@ -77,7 +79,7 @@ class NodeRows:
             row = self._order[place] if len(self.ids) else place
         if is_lost.any():
             raise DatasetError(f"{self._name} has {what} to node {_item(ids, int(np.argmax(is_lost)))!r}, which does "
-                               f"not exist; it is none of its {len(self.ids)} nodes{self._kinds(ids)}")
+                               f"not exist; it is none of its {len(self.ids)} nodes{self._kinds(ids) or self._where}")
         return row
 
     def _kinds(self, ids: Ids) -> str:

@@ -40,6 +40,7 @@ class NodeFile:
     skipped : tuple of str           lines and columns that were left out
     columns : tuple of str           names of the columns of values, if a header has them
     dubious : tuple of str           warnings about guesses that may be wrong
+    begins_at_0 : bool               the only value of the first row is 0, as pandas names a column without a name
     """
 
     path: Path
@@ -49,6 +50,7 @@ class NodeFile:
     skipped: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     dubious: tuple[str, ...] = ()
+    begins_at_0: bool = False
 
 
 def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: bool | None = None,
@@ -99,17 +101,20 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
         elif has_ids is None and table.num_unnamed:
             raise DatasetError(f"{path} has a first column without a name, which does not count the rows; append "
                                ",ids=true if it holds the nodes' ids, or ,ids=false if it is a value like the others")
-        if has_ids is None and dtype is not FEATURES and values.shape[1] == 2 and _are_distinct(values):
+        is_pair = dtype is not FEATURES and values.shape[1] == 2
+        if has_ids is None and ((is_pair and _are_distinct(values)) or (
+                table.header is None and _permutes_rows(values))):
             raise DatasetError(f"{path} begins each row with another whole number, as ids are; append ,ids=true "
                                "if these are the nodes' ids, or ,ids=false if they are values like the others")
     remarks = table.remarks
     if ids is not None:
         remarks = (f"{table.remarks[0]}; column {(table.header or ['0'])[0]} holds the nodes' ids", *table.remarks[1:])
     dubious = ()
-    if table.header is None and len(table.first) > 1 and table.first == tuple(map(str, range(len(table.first)))):
+    counts = table.header is None and table.first == tuple(map(str, range(len(table.first))))
+    if counts and len(table.first) > 1:
         dubious = (f"the first row of {path.name} is {','.join(table.first)[:12]}, as pandas writes for columns "
-                   "without names, and was read as values; append ,header=true if it is a header",)
-    return NodeFile(path, ids, values, remarks, skipped, columns, dubious)
+                   "without names, and was read as values; remove it if it is a header",)
+    return NodeFile(path, ids, values, remarks, skipped, columns, dubious, counts and len(table.first) == 1)
 
 
 def read_ids(path: Path) -> Ids:
@@ -147,6 +152,14 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
         np.array_equal(matrix[first:first + BLOCK_ROWS][:, 0],
                        start + np.arange(first, min(first + BLOCK_ROWS, len(matrix))))
         for first in range(0, len(matrix), BLOCK_ROWS))
+
+
+def _permutes_rows(matrix: np.ndarray | RowFile) -> bool:
+    # Whether the first column holds each number from 0, or from 1, once, in another order.
+    if matrix.shape[1] < 2 or not _are_distinct(matrix[:BLOCK_ROWS]):
+        return False
+    numbers = np.concatenate([matrix[first:first + BLOCK_ROWS][:, 0] for first in range(0, len(matrix), BLOCK_ROWS)])
+    return numbers.min() in (0, 1) and np.array_equal(np.sort(numbers), numbers.min() + np.arange(len(numbers)))
 
 
 def _are_distinct(matrix: np.ndarray | RowFile) -> bool:

@@ -222,7 +222,7 @@ def test_columns_that_tell_nothing_of_a_node_are_said(kind):
     matrix[:, 1], matrix[:, 3], matrix[7] = np.arange(rows), 4, 0
     matrix[7, 1], matrix[7, 3] = 7, 4
     matrix[:, 4] = np.where(np.arange(rows) < 1200, 2, 3)     # constant at first
-    notes, dubious = look_at_features(matrix, tuple("abcde"))
+    notes, dubious = look_at_features(matrix, tuple("abcde"), others=("b", "c"))
     assert notes == ("1 of 5 feature columns have one value for all nodes: d",)
     assert dubious == ("feature b counts the rows, which says nothing about a node; ignore=b leaves it out",)
     matrix[-1, 1] = 3

@@ -290,7 +290,26 @@ def test_a_first_row_that_may_be_names_is_said(tmp_path):
     write(tmp_path / "l.csv", "0\n1\n0\n1\n0\n")
     pandas.DataFrame(np.eye(4)).to_csv(tmp_path / "x.csv", index=False)
     source = f"edges:{tmp_path}/e.csv,labels={tmp_path}/l.csv,features={tmp_path}/x.csv"
-    assert "append ,header=true if it is a header" in graph_of(source)[1].cleaning.read.dubious[0]
+    assert "remove it if it is a header" in graph_of(source)[1].cleaning.read.dubious[0]
+    pandas.DataFrame(np.eye(5)).to_csv(tmp_path / "x.csv", index=False)
+    asked = graph_of(f"edges:{tmp_path}/e.csv,features={tmp_path}/x.csv,header=true")[1].cleaning.read.dubious
+    assert asked[0].startswith("the first line of e.csv, 0,1, was taken as its header, as asked")
+    pandas.DataFrame([1, 0, 1, 0, 1]).to_csv(tmp_path / "l.csv", index=False)
+    assert "a row more than the edges have nodes; remove that line if it is a header" in graph_of(
+        f"edges:{tmp_path}/e.csv,labels={tmp_path}/l.csv")[1].cleaning.read.dubious[0]
+    write(tmp_path / "w.csv", "0,1,2\n" + LINES.replace("\n", ",0.5\n"))
+    assert "the first row of w.csv is 0,1,2" in graph_of(f"edges:{tmp_path}/w.csv")[1].cleaning.read.dubious[0]
+
+
+def test_features_after_numbers_of_rows_in_another_order_are_asked_about(tmp_path):
+    write(tmp_path / "e.csv", LINES)
+    write(tmp_path / "x.csv", "".join(f"{row},{row}.5,{row}.25\n" for row in (3, 1, 0, 4, 2)))
+    with pytest.raises(DatasetError, match=r"x\.csv begins each row with another whole number, as ids are"):
+        graph_of(f"edges:{tmp_path}/e.csv,features={tmp_path}/x.csv")
+    dataset = graph_of(f"edges:{tmp_path}/e.csv,features={tmp_path}/x.csv,ids=true")[1]
+    assert np.asarray(dataset.features[dataset.node_name.argsort()]).tolist() == [
+        [row + 0.5, row + 0.25] for row in range(5)]
+    assert graph_of(f"edges:{tmp_path}/e.csv,features={tmp_path}/x.csv,ids=false")[1].num_features == 3
 
 
 @pytest.mark.parametrize("header", ["id,label,f,f,f", "id,label,label,f,g"])
