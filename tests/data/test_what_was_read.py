@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 import hpcgnn
+from hpcgnn.data.given import finish_dataset
+from hpcgnn.data.objects import given_graph
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
+from hpcgnn.data.tables import Choices
 from hpcgnn.data.what_was_read import WhatWasRead
 from hpcgnn.errors import DatasetError
 from hpcgnn.shards.reader import read_graph_info
@@ -49,6 +52,37 @@ def test_a_table_is_told_with_its_columns(files):
     assert read.of("splits") == ("given by column split: 1 train, 1 val, 1 test; 0 in none",)
     assert read.of("unused") == ("year of edges",)
     assert "1 of these have no node" in read.dubious[0]
+
+
+def test_edges_of_gephi_without_a_direction_and_features_called_as_labels_are_doubted(files):
+    (files / "e.csv").write_text("Source,Target,Type,Weight\na,b,Undirected,2\nb,c,Undirected,1\n")
+    (files / "n.csv").write_text("id,class,label\na,30,u\nb,40,v\nc,35,u\n")
+    read = load_source(f"csv:{files}/e.csv,nodes={files}/n.csv", SourceOptions()).cleaning.read
+    assert [text.split(";")[0].split(", ")[0] for text in read.dubious] == [
+        "edges are undirected by their column Type", "feature class is called as labels are"]
+    (files / "e.csv").write_text("Source,Target,Type\na,b,Undirected\nb,c,Directed\n")
+    read = load_source(f"csv:{files}/e.csv,nodes={files}/n.csv,ignore=class", SourceOptions(feature_kind="auto"))
+    assert read.cleaning.read.dubious == ()
+
+
+@pytest.mark.parametrize("mark", ";|")
+def test_marks_in_cells_are_no_separators_if_the_header_has_none(mark, files):
+    (files / "e.csv").write_text("source,target\na,b\nb,c\n")
+    (files / "n.csv").write_text(f"id,age,label\na,1,art{mark}law\nb,5,law{mark}art\nc,3,art{mark}tax\n")
+    dataset = load_source(f"csv:{files}/e.csv,nodes={files}/n.csv", SourceOptions())
+    assert dataset.labels.tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 1]] and dataset.feature_names == ("age",)
+
+
+def test_weights_that_some_edges_lack_are_told():
+    graph = networkx.DiGraph([("a", "b", {"weight": 3}), ("b", "c"), ("c", "a")])
+    data = {"a": {"x": np.eye(2)}, "b": {"x": np.eye(3)}, ("a", "to", "b"): {
+        "edge_index": np.array([[0, 1], [2, 1]]), "edge_weight": np.array([2.0, 3.0])}, ("b", "of", "a"): {
+        "edge_index": np.array([[0], [1]])}}
+    for source, told in ((graph, "attribute weight, 1 of 2 edges that lack it, from 1 to 3"),
+                         (data, "edge_weight, 1 of each edge b__of__a, from 1 to 3")):
+        given = given_graph(source, Choices())
+        read = finish_dataset(given, SourceOptions(feature_kind="auto")).cleaning.read
+        assert read.of("weights") == (told,) and read.of("unused") == ()
 
 
 def test_shards_keep_the_screen_and_preprocess_returns_it(files):
