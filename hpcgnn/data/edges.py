@@ -23,7 +23,7 @@ from hpcgnn.data.columns import Ids, texts_of
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
 from hpcgnn.data.ids import NodeRows
-from hpcgnn.data.node_files import NodeFile, read_node_file, rows_of
+from hpcgnn.data.node_files import NodeFile, first_column, read_node_file, rows_of
 from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, split_path
 from hpcgnn.data.tables import Choices, in_order
 from hpcgnn.data.text_stream import MATRIX_MARKET, name_of
@@ -48,7 +48,8 @@ WEIGHT_NAMES = ("weight", "edge_weight", "w", "value")
 FIRST_TIME = 5e8     # in seconds since 1970; weights are smaller
 KONECT = re.compile(r"% *(sym|asym|bip) +(unweighted|positive|posweighted|signed|multisigned|weighted|multiweighted|"
                     r"dynamic|multiposweighted)\b")
-OPENS, CLOSES = r"^[(\[{][^)\]}]*$", r"^[^(\[{]*[)\]}]$"      # of a pair such as `(0, 1)`
+# Of a pair such as `(0, 1)`, and of a node with its neighbors, as in `0: 1`.
+PRINTED = (r"^[(\[{][^)\]}]*$", r"^[^(\[{]*[)\]}]$"), (":$", "[^:]$")
 KONECT_COUNTS = re.compile(r"% *\d+ +(\d+) +(\d+)")
 
 
@@ -82,7 +83,8 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
                            "edges count them from 0; expected whole numbers only, or put the id first in the "
                            "other files")
     files = [found for found in (labels, features, splits) if found is not None]
-    origins = Origins(ids="" if ids is None else f"column 0 of {(features or labels).path.name}",
+    of_ids = features if features is not None and features.ids is not None else labels
+    origins = Origins(ids="" if ids is None else f"column 0 of {of_ids.path.name}",
                       weights=NO_WEIGHTS if "weight" in settings else "" if edges.weight is None else (
                           f"the {'third' if edges.relation is None else 'last'} column of {path.name}"),
                       relations="" if edges.relation is None else f"column {settings['relation']} of {path.name}",
@@ -99,7 +101,9 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
                        row_name=None if edges.num_nodes is None else np.arange(1, edges.num_nodes + 1),
                        ignore=Choices.of(settings).ignored(())[1], relation=edges.relation,
                        **_values(labels, features, splits, ids, name), is_symmetric=edges.is_symmetric,
-                       remarks=tuple(text for found in (*files, edges) for text in found.remarks),
+                       remarks=(*(text for found in (*files, edges) for text in found.remarks), *(
+                           f"rows of {found.path.name} are in the order of {of_ids.path.name}" for found in files
+                           if ids is not None and found.ids is None)),
                        labels_hint="labels=FILE", origins=origins)
     return finish_dataset(given, options)
 
@@ -344,8 +348,9 @@ def _read_texts(table: TextTable, kinds: list[str | None]) -> tuple[Ids, Ids, np
         raise DatasetError(f"{table.path} has {sign!r} in its second column, in every row; expected the target node: "
                            f"write the two nodes of an edge without {sign!r} between them")
     source, target = _as_one_kind(*found[first:first + 2], table.path)
-    is_pair = isinstance(source, pa.Array) and all(pc.all(pc.match_substring_regex(ends, form), min_count=1).as_py()
-                                                   for ends, form in ((source, OPENS), (target, CLOSES)))
+    is_pair = isinstance(source, pa.Array) and any(
+        all(pc.all(pc.match_substring_regex(ends, form), min_count=1).as_py() for ends, form in zip(
+            (source, target), forms, strict=True)) for forms in PRINTED)
     if is_pair or (isinstance(target, pa.Array) and pc.any(pc.equal(target, "{}")).as_py()):
         raise DatasetError(f"{table.path} has rows such as {source[-1].as_py()[:MAX_SHOWN]!r}, "
                            f"{target[-1].as_py()[:MAX_SHOWN]!r}, as programs print pairs or lists of neighbors; write "
@@ -390,9 +395,13 @@ def _node_ids(labels: NodeFile | None, features: NodeFile | None, splits: NodeFi
             raise DatasetError(f"{features.path} has ids and {labels.path} has none, so their rows can't be matched; "
                                "put the id first in both, or append ,ids=true")
         return features.ids
-    if labels is not None and labels.ids is not None:
-        return labels.ids
-    return None
+    if labels is None or labels.ids is None:
+        return None
+    if features is not None and isinstance(labels.ids, np.ndarray) and np.array_equal(
+            np.sort(first_column(features.values)), np.sort(labels.ids)):
+        raise DatasetError(f"{features.path} begins each row with an id of {labels.path}; append ,ids=true, so that "
+                           "its rows are found by them")
+    return labels.ids
 
 
 def _values(labels: NodeFile | None, features: NodeFile | None, splits: NodeFile | None, ids: Ids | None,

@@ -154,11 +154,15 @@ def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
         for first in range(0, len(matrix), BLOCK_ROWS))
 
 
+def first_column(matrix: np.ndarray | RowFile) -> np.ndarray:
+    return np.concatenate([matrix[first:first + BLOCK_ROWS][:, 0] for first in range(0, len(matrix), BLOCK_ROWS)])
+
+
 def _permutes_rows(matrix: np.ndarray | RowFile) -> bool:
     # Whether the first column holds each number from 0, or from 1, once, in another order.
     if matrix.shape[1] < 2 or not _are_distinct(matrix[:BLOCK_ROWS]):
         return False
-    numbers = np.concatenate([matrix[first:first + BLOCK_ROWS][:, 0] for first in range(0, len(matrix), BLOCK_ROWS)])
+    numbers = first_column(matrix)
     return numbers.min() in (0, 1) and np.array_equal(np.sort(numbers), numbers.min() + np.arange(len(numbers)))
 
 

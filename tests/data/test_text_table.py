@@ -172,6 +172,7 @@ def test_matrix_market_is_what_scipy_reads(symmetry, field, tmp_path):
     ("%%MatrixMarket matrix coordinate pattern general\n4 4 1\n0 2\n", "edge to node 0 .* numbers from 1 to 4"),
     ("% bip unweighted\n1 2\n", "bipartite network of KONECT"),
     ("% asym unweighted\n0 1\n", "edge to node 0; expected numbers from 1 on"),
+    ("a: b\nb: c\n", "rows such as 'b:', 'c', as programs print pairs or lists of neighbors"),
     ("(0, 1)\n(1, 2)\n", r"rows such as '\(1', '2\)', as programs print pairs"),
     ("# networkx.write_multiline_adjlist\na 1\nb {}\nb 0\n", "as programs print pairs or lists of neighbors")])
 def test_other_matrices_and_networks_are_refused(text, complaint, tmp_path):
@@ -299,6 +300,22 @@ def test_a_first_row_that_may_be_names_is_said(tmp_path):
         f"edges:{tmp_path}/e.csv,labels={tmp_path}/l.csv")[1].cleaning.read.dubious[0]
     write(tmp_path / "w.csv", "0,1,2\n" + LINES.replace("\n", ",0.5\n"))
     assert "the first row of w.csv is 0,1,2" in graph_of(f"edges:{tmp_path}/w.csv")[1].cleaning.read.dubious[0]
+
+
+def test_features_by_ids_that_only_the_labels_name_are_asked_about(tmp_path):
+    write(tmp_path / "e.csv", "10,20\n20,35\n")
+    write(tmp_path / "l.csv", "id,label\n10,0\n20,1\n35,0\n")
+    write(tmp_path / "x.csv", "20,2.5\n35,3.5\n10,1.5\n")
+    source = f"edges:{tmp_path}/e.csv,labels={tmp_path}/l.csv,features={tmp_path}/x.csv"
+    with pytest.raises(DatasetError, match=r"x\.csv begins each row with an id of .*l\.csv; append ,ids=true"):
+        graph_of(source)
+    dataset = graph_of(f"{source},ids=true")[1]
+    assert dict(zip(dataset.node_name.tolist(), np.asarray(dataset.features)[:, 0].tolist(), strict=True)) == {
+        10: 1.5, 20: 2.5, 35: 3.5}
+    np.save(tmp_path / "x.npy", [[1.0], [2.0], [3.0]])
+    read = graph_of(source.replace("x.csv", "x.npy"))[1].cleaning.read
+    assert "rows of x.npy are in the order of l.csv" in read.of("note") and "column id of l.csv" not in str(read)
+    assert "ids are integers of column 0 of l.csv" in read.of("nodes")[0]
 
 
 def test_features_after_numbers_of_rows_in_another_order_are_asked_about(tmp_path):
