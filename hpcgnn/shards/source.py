@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import scipy.sparse
 
 from hpcgnn.data.arrays import Sliced
 from hpcgnn.data.assemble import describe
@@ -207,8 +208,19 @@ def _with_edges(dataset: GraphDataset, source: np.ndarray, target: np.ndarray, e
                 options: SourceOptions) -> CleanGraph:
     held = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
     weight = None if edges.weight is None else np.concatenate([dataset.edge_weight, edges.weight])
+    if weight is not None and dataset.cleaning.is_symmetric and _weighs_both_ways_alike(dataset):
+        # The weight of a new edge is added to the edge and to its reverse, even if they are there.
+        is_alone = ~np.isin(target * num_nodes + source, source * num_nodes + target) & (source != target)
+        weight = np.append(weight, edges.weight[is_alone])
+        source, target = np.append(source, target[is_alone]), np.append(target, source[is_alone])
     return build_csr(np.concatenate([dataset.indices, source]), np.concatenate([held, target]), num_nodes,
                      dataset.cleaning.is_symmetric, dataset.name, options.progress, options.scratch, weight)
+
+
+def _weighs_both_ways_alike(dataset: GraphDataset) -> bool:
+    matrix = scipy.sparse.csr_matrix((dataset.edge_weight, dataset.indices, dataset.indptr),
+                                     shape=(dataset.num_nodes, dataset.num_nodes))
+    return (matrix != matrix.T).nnz == 0
 
 
 def _rows_of(file: NodeFile, new: Ids, dataset: GraphDataset, folder: str) -> np.ndarray:

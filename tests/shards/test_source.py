@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas
 import pytest
+import scipy.sparse
 from training_setup import easy_graph, random_owner, write
 
 import hpcgnn
@@ -92,6 +93,17 @@ def test_shards_that_grow_are_those_of_the_grown_source(tmp_path, edges, name, s
     owner, before = (read_owner(tmp_path / one, read_graph_info(tmp_path / one)) for one in ("grown", "old"))
     np.testing.assert_array_equal(owner[:NUM_OLD], before)
     assert f"{NUM_NEW} nodes" in found.cleaning.remarks[-1]
+
+
+def test_a_new_weight_counts_both_ways_where_old_ones_do(tmp_path):
+    old, new = [(0, 1, 2.0), (1, 2, 3.0), (3, 0, 1.5)], [(0, 1, 5.0), (2, 3, 1.0), (0, 3, 0.5), (3, 0, 0.5)]
+    pandas.DataFrame(new).to_csv(tmp_path / "new.csv", index=False, header=False)
+    source, target, weight = map(np.array, zip(*old, strict=True))
+    hpcgnn.preprocess((source, target), edge_weight=weight, features=np.eye(4), symmetrize=True, out=tmp_path / "old")
+    found = load_shards(f"{tmp_path}/old,edges={tmp_path}/new.csv", SourceOptions())
+    weights = scipy.sparse.csr_matrix((found.edge_weight, found.indices, found.indptr)).toarray()
+    assert weights[0, 1] == weights[1, 0] == 7 and weights[2, 3] == weights[3, 2] == 1
+    assert (weights[0, 3], weights[3, 0]) == (2, 2)
 
 
 def test_columns_of_new_nodes_are_found_by_their_names(tmp_path):
