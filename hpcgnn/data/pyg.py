@@ -36,12 +36,12 @@ from hpcgnn.data.tables import (
     first_of,
     mask_columns,
     named_splits,
+    row_lists,
 )
 from hpcgnn.data.typed import DGL_ATTRIBUTES, graph_of_hetero, graph_of_typed_dgl, is_typed
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
-LIST = "_idx"      # of names such as train_idx
 # DGL calls the types of edges _TYPE in a graph that was of several types; case is ignored.
 DGL_RELATIONS = ("etype", "edge_type", "rel_type", "relation", "_type")
 
@@ -74,8 +74,8 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     relation_of = first_of(("edge_type",), held) if choices.relation is None else choices.relation
     relation, names = _found(held, relation_of, (), name), held.get("relation_names")
     features = _found(held, choices.features, FEATURE_NAMES[:1], name)
-    lists = _row_lists(held, choices)
-    splits = {key.removesuffix(LIST): held[key] for key in lists} or (
+    lists = row_lists(held, choices)
+    splits = {split: held[key] for key, split in lists.items()} or (
         named_splits(held) if choices.finds_masks else _found(held, choices.splits, (), name))
     return GivenGraph(name, source, target, weight, row_name=_found(held, choices.node_ids, (), name),
                       features=None if features is None else as_features(features),
@@ -98,14 +98,7 @@ def _typed_in(data: Any) -> Any:
     return data if is_typed(data) else None
 
 
-def _row_lists(held: dict[str, Any], choices: Choices) -> tuple[str, ...]:
-    # Keys train_idx, val_idx (valid_idx) and test_idx of lists of rows, if there are no masks; ids name no rows.
-    found = tuple(f"{word}{LIST}" for word in ("train", "val", "valid", "test") if f"{word}{LIST}" in held)
-    is_free = choices.splits is None and choices.node_ids is None and not mask_columns(held)
-    return found if is_free and f"train{LIST}" in found else ()
-
-
-def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: tuple[str, ...]) -> Origins:
+def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: dict[str, str]) -> Origins:
     chosen = {what: choice if isinstance(choice, str) else usual if choice is None and usual in held else ""
               for what, choice, usual in (("labels", choices.labels, "y"), ("features", choices.features, "x"),
                                           ("ids", choices.node_ids, ""))}

@@ -108,6 +108,16 @@ def mask_columns(held: Iterable[str]) -> dict[str, list[str]]:
             if (columns := [column for form in forms for column in form.get(split, [])])}
 
 
+def row_lists(held: Iterable[str], choices: Choices) -> dict[str, str]:
+    """Keys train_idx, val_idx (valid_idx) and test_idx of lists of rows, and their splits, if there are no masks.
+
+    Ids name no rows.
+    """
+    found = {f"{word}{LIST}": word for word in ("train", "val", "valid", "test") if f"{word}{LIST}" in held}
+    is_free = choices.splits is None and choices.node_ids is None and not mask_columns(held)
+    return found if is_free and f"train{LIST}" in found else {}
+
+
 def named_splits(found: dict[str, Any]) -> dict[str, np.ndarray] | None:
     """The masks by split among columns with usual names, see `mask_columns`; None if there is none.
 
@@ -135,6 +145,7 @@ WEIGHT_NAMES = ("weight", "edge_weight", "w")
 RELATION_NAMES = ("relation", "edge_type", "predicate")
 ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 FEATURE_NAMES = ("x", "feat", "features", "attr")      # of objects that hold a matrix
+LIST = "_idx"      # of names such as train_idx
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
 EXACT = 1 << 24      # float32 rounds whole numbers from here on, such as times; they are rounded once standardized

@@ -35,6 +35,7 @@ from hpcgnn.data.tables import (
     FEATURE_NAMES,
     ID_NAMES,
     LABEL_NAMES,
+    LIST,
     SOURCE_NAMES,
     SPLIT_NAMES,
     TARGET_NAMES,
@@ -49,6 +50,7 @@ from hpcgnn.data.tables import (
     mask_columns,
     named_splits,
     pick,
+    row_lists,
 )
 from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
@@ -159,8 +161,8 @@ def _known(store: Held) -> Held:
 def _num_nodes(held: Held, type_of: str, name: str) -> int:
     if "num_nodes" in held:
         return int(held["num_nodes"])
-    for values in held.values():
-        if isinstance(values, list) or len(getattr(values, "shape", ())):
+    for key, values in held.items():
+        if not key.endswith(LIST) and (isinstance(values, list) or len(getattr(values, "shape", ()))):
             return _num_rows(values)
     raise DatasetError(f"{name} doesn't say how many nodes of type {type_of!r} it has; set data[{type_of!r}].num_nodes")
 
@@ -548,12 +550,16 @@ def _labels_of(typed: Typed, choice: Any) -> Column | None:
 
 def _masks(typed: Typed, known: str, choices: Choices) -> tuple[Masks | None, tuple[str, ...]]:
     # Masks of the nodes of one type, and the columns that they were read from.
+    keys: tuple[str, ...]
+    splits: Any
     held = typed.types[known].held
     if choices.splits is False:
         return None, ()
-    if choices.finds_masks and (masks := named_splits(held)) is not None:
+    if lists := row_lists(held, choices):
+        keys, splits = tuple(lists), {split: held[key] for key, split in lists.items()}
+    elif choices.finds_masks and (masks := named_splits(held)) is not None:
         keys = tuple(chain(*mask_columns(held).values()))
-        splits: Any = masks
+        splits = masks
     else:
         key = first_of(typed.usual.splits, held) if choices.finds_masks else choices.splits
         if key is None:

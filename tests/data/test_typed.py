@@ -190,6 +190,16 @@ def test_one_of_several_splits_is_taken_of_the_type_with_the_labels():
         graph_of(data)
 
 
+def test_lists_of_rows_of_a_type_are_its_splits_and_not_its_number_of_nodes():
+    data = HeteroData()
+    data["paper"].train_idx, data["paper"].valid_idx = torch.tensor([2, 0]), torch.tensor([1])      # before x
+    data["paper"].x, data["paper"].y = torch.eye(4), torch.tensor([0, 1, 0, 1])
+    data["paper", "cites", "paper"].edge_index = torch.tensor([[0, 1], [1, 0]])
+    given = graph_of(data)
+    assert given.num_nodes == 4 and [np.flatnonzero(mask).tolist() for mask in given.splits] == [[0, 2], [1], []]
+    assert given.origins.splits == "train_idx, valid_idx of paper" and not given.origins.unused
+
+
 # Edges
 
 def test_kinds_without_a_weight_weigh_one():
