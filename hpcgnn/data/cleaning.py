@@ -42,9 +42,10 @@ def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndar
     is_bad = ~(np.isfinite(as_stored) & (as_stored > 0))
     if is_bad.any():
         place = int(np.argmax(is_bad))
+        held = ", as float32 holds them" * bool(np.isfinite(weight[place]) and weight[place] > 0)
         raise DatasetError(f"{name} has an edge of weight {weight[place]} from node {source[place]} to "
-                           f"{target[place]}; expected positive, finite weights: leave out such edges, or all weights "
-                           "by weight=none (edge_weight=False in Python)")
+                           f"{target[place]}; expected positive, finite weights{held}: leave out such edges, or all "
+                           "weights by weight=none (edge_weight=False in Python)")
     if (as_stored == 1).all():
         return False, ("all edges weigh 1, so weights were left out",)
     return True, ()

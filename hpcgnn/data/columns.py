@@ -230,8 +230,8 @@ def as_sparse(values: Any) -> scipy.sparse.coo_matrix | scipy.sparse.csr_matrix 
         return None
     if values.layout is not values.to_sparse_coo().layout:
         values = values.to_sparse_coo()
-    values = values.detach().coalesce().cpu()
-    place, value = as_numbers(values.indices(), "places"), as_numbers(values.values(), "values")
+    values = values.detach().cpu()      # not coalesced, which would add in the values' own type, such as int8
+    place, value = as_numbers(values._indices(), "places"), as_numbers(values._values(), "values")
     if len(place) != 2 or value.ndim != 1:
         raise DatasetError(f"a sparse tensor of shape {tuple(values.shape)} is no matrix of numbers; expected two "
                            "dimensions")

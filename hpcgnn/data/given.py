@@ -27,7 +27,7 @@ from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.features import ColumnTypes, Features
 from hpcgnn.data.hold_out import as_times, last_links, links_of
 from hpcgnn.data.ids import NodeRows, ids_of_ends, look_at_ids, numbers_of_ends, renumbered
-from hpcgnn.data.labels import UNKNOWN, Labels, read_labels
+from hpcgnn.data.labels import UNKNOWN, Labels, alike, read_labels
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.relations import read_attributes, read_relations
 from hpcgnn.data.what_was_read import NOWHERE, Origins
@@ -197,6 +197,8 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         relation, names = read_relations(given.relation, given.relation_names, len(source), given.name)
         given = replace(given, relation=relation, relation_names=names)
     graph = _cleaned(given, source, target, num_nodes, options).with_remarks(given.remarks)
+    if dubious := alike(graph.relation_names, "relations"):
+        given = replace(given, origins=replace(given.origins, dubious=given.origins.dubious + dubious))
     held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name, graph.relation_names)
     if given.time is not None:
         if held_out is not None or options.val_links is not None or options.test_links is not None:

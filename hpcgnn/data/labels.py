@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -371,15 +371,15 @@ def _named_classes(values: Words, name: str, num_classes: int | None, takes_all:
         for text, number in zip(names, count.tolist(), strict=True) if text.strip().lower() in SUSPECTS)
     return Labels(found, max(1, len(names)), tuple(names),
                   (f"classes were numbered in the order of their names: {shown}",),
-                  dubious + _alike(names) + _many(len(names), num_labeled))
+                  dubious + alike(names, "classes") + _many(len(names), num_labeled))
 
 
-def _alike(names: list[str]) -> tuple[str, ...]:
-    # Names of classes that differ only in case or in blanks.
+def alike(names: Iterable[str], what: str) -> tuple[str, ...]:
+    """A warning about two names that differ only in case or in blanks."""
     first: dict[str, str] = {}
     for text in names:
         if (other := first.setdefault(" ".join(text.split()).casefold(), text)) != text:
-            return (f"the classes {other!r} and {text!r} differ in case or blanks only; write them alike if they are "
+            return (f"the {what} {other!r} and {text!r} differ in case or blanks only; write them alike if they are "
                     "one",)
     return ()
 

@@ -18,6 +18,7 @@ from hpcgnn.data.columns import (
     as_labels,
     as_mask,
     as_numbers,
+    as_sparse,
     as_words,
     is_mask,
 )
@@ -218,6 +219,12 @@ def test_sparse_tensors_of_every_layout_stay_sparse(layout):
     dense = torch.tensor([[0, 2.0, 0], [1, 0, 0]])
     found = as_features(getattr(dense, layout)())
     assert found.nnz == 2 and found.toarray().tolist() == dense.tolist()
+
+
+def test_repeated_places_of_a_sparse_tensor_are_kept_for_an_exact_sum():
+    places, values = torch.tensor([[0, 0, 1], [1, 1, 0]]), torch.tensor([100, 100, 1], dtype=torch.int8)
+    found = as_sparse(torch.sparse_coo_tensor(places, values, (2, 2)))
+    assert found.data.tolist() == [100, 100, 1] and (found.row.tolist(), found.col.tolist()) == ([0, 0, 1], [1, 1, 0])
 
 
 def test_a_long_text_takes_no_more_than_itself():

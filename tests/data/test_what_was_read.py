@@ -73,6 +73,12 @@ def test_marks_in_cells_are_no_separators_if_the_header_has_none(mark, files):
     assert dataset.labels.tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 1]] and dataset.feature_names == ("age",)
 
 
+def test_relations_that_differ_in_case_only_are_doubted():
+    given = given_graph((np.arange(3), np.array([1, 2, 0])), Choices(relation=["Likes", "likes", "cites"]))
+    read = finish_dataset(given, SourceOptions(feature_kind="auto")).cleaning.read
+    assert read.dubious[0].startswith("the relations 'Likes' and 'likes' differ in case or blanks only")
+
+
 def test_weights_that_some_edges_lack_are_told():
     graph = networkx.DiGraph([("a", "b", {"weight": 3}), ("b", "c"), ("c", "a")])
     data = {"a": {"x": np.eye(2)}, "b": {"x": np.eye(3)}, ("a", "to", "b"): {
