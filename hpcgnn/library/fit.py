@@ -79,7 +79,7 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     >>> run.test_score
     0.871
     """
-    with plain_torch():
+    with plain_torch(graph.comm.size if isinstance(graph, Graph) else 1):
         if not isinstance(graph, Graph):
             raise ConfigError(f"graph must be what hpcgnn.open(SHARDS) returns, found a {type(graph).__name__}")
         graph.check_ranks()

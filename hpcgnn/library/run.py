@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hpcgnn.errors import ConfigError
 from hpcgnn.library.graph import Graph
 from hpcgnn.library.graph import open as open_graph
 from hpcgnn.library.run_files import FinishedRun, RunFiles
@@ -26,14 +28,32 @@ if TYPE_CHECKING:
     from hpcgnn.training.job import Finished
 
 
+_TURN = threading.RLock()
+
+
 @contextmanager
-def plain_torch() -> Iterator[None]:
+def plain_torch(num_ranks: int = 1) -> Iterator[None]:
     """Within the block, compute with gradients, in float32 and on the host; torch's generators are restored after it.
+
+    Generators and defaults belong to the process, so its threads take turns. ConfigError if a thread would have to wait
+    on several ranks, whose threads might take turns in different orders.
 
     The caller may be inside `torch.no_grad`, `torch.inference_mode` or `torch.autocast`, or have another default dtype
     or device, and its own random draws go on: a training seeds torch, so without this a search would draw the same
     after each training.
     """
+    if not _TURN.acquire(blocking=num_ranks == 1):
+        raise ConfigError("another thread of this process trains or predicts, and on several ranks threads might take "
+                          "turns in different orders; call hpcgnn from one thread, or train on one rank")
+    try:
+        with _plain_torch():
+            yield
+    finally:
+        _TURN.release()
+
+
+@contextmanager
+def _plain_torch() -> Iterator[None]:
     dtype = torch.get_default_dtype()
     # A context of a device passes every operation through Python, so it is entered only if it changes something.
     on_host = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")

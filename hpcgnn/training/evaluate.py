@@ -27,6 +27,7 @@ from hpcgnn.shards.schema import FEATURE_NAMES, GraphInfo
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import UNKNOWN_LABEL, Objective
+from hpcgnn.training.own_loss import evaluating
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION, Score
 
 NUM_FEATURES = "num_features"
@@ -107,7 +108,8 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
         logits = _as_floats(scored(outputs))
         taken = logits if isinstance(outputs, torch.Tensor) else outputs
         # All rows, including rows that no training pass reaches.
-        sums = np.array([objective.loss_sum(taken, "val", graph).item(), _num_not_finite(logits)])
+        with evaluating(getattr(objective.loss, "function", None)):
+            sums = np.array([objective.loss_sum(taken, "val", graph).item(), _num_not_finite(logits)])
     HERE.note("waits for the sum of the scores")
     comm.Allreduce(MPI.IN_PLACE, sums)
     if sums[1] > 0:

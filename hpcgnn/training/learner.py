@@ -117,6 +117,8 @@ class Learner:
         """Clear the gradients; return whether the user's program has frozen or unfrozen weights since the last step."""
         if self.gradients.finds_unused:
             self.gradients.check_same(self.model)
+        if isinstance(self.optimizer, OwnOptimizer):
+            self.optimizer.begin_step()
         is_new = self.gradients.zero()
         if is_new:
             self.optimizer.lay_out()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -54,6 +55,10 @@ class Population:
     heads: Heads | None = None      # the form of the outputs, if a model has several heads
     graph: LocalGraph | None = None      # made the outputs
     place: torch.Tensor | None = None      # (n,) int64, place of each row among those of all ranks, by node id
+
+
+class _Misfit(TrainingError):
+    """A loss expects another number of rows than it is given."""
 
 
 class LossGraph:
@@ -145,7 +150,14 @@ class OwnLoss:
         return self.function(outputs, labels, graph=graph) if self.takes_graph else self.function(outputs, labels)
 
     def _checked(self, outputs: torch.Tensor, labels: torch.Tensor, graph: LossGraph | None = None) -> torch.Tensor:
-        values = self.of(outputs if self._heads is None else self._heads.split(outputs), labels, graph)
+        try:
+            values = self.of(outputs if self._heads is None else self._heads.split(outputs), labels, graph)
+        except (IndexError, RuntimeError, ValueError) as error:
+            if str(len(labels)) not in re.findall(r"\d+", str(error)):
+                raise
+            raise _Misfit(f"the loss fails on the outputs and labels of {len(labels)} nodes "
+                          f"({' '.join(str(error).split())[:160]}); it gets the rows of a split's nodes, or of some of "
+                          "them, so apply no mask, and take labels and weights of rows from its arguments") from error
         if not isinstance(values, torch.Tensor):
             raise TrainingError(f"the loss gives a {type(values).__name__}; it must give a tensor: one value per row, "
                                 "or one number")
@@ -177,13 +189,15 @@ class OwnLoss:
         outputs, labels, cut = outputs[order], labels[order], -(-len(labels) // SHARE)
         smaller = outputs.clone()
         smaller[:cut] *= 0.5
-        with torch.no_grad(), left_as_it_was(self.function):
+        with torch.no_grad(), left_as_it_was(self.function) as has_changed:
             found = [self._kinds_on(rows, labels, cut, population.num_rows) for rows in (outputs, smaller)]
-        kinds = [kind for kind in ("rows", "mean", "sum") if all(kind in those for those in found)]
+            # What a loss keeps between calls, such as a running mean, must be of all rows.
+            keeps_state = has_changed()
+        kinds = [kind for kind in ("rows", "mean", "sum") if all(kind in those for those in found)] * (not keeps_state)
         if not kinds and comm.rank == 0:
-            tell("hpcgnn: the loss is no mean over rows, so each step brings the outputs of all rows to every rank; "
-                  "if a row's value does not depend on other rows, give one value per row (reduction=\"none\"), and "
-                  "hpcgnn takes the mean over all ranks")
+            tell(f"hpcgnn: the loss {'keeps values between calls' if keeps_state else 'is no mean over rows'}, so each "
+                 "step brings the outputs of all rows to every rank; if a row's value does not depend on other rows, "
+                 "give one value per row (reduction=\"none\"), and hpcgnn takes the mean over all ranks")
         return kinds[0] if kinds else "whole"
 
     def _kinds_on(self, outputs: torch.Tensor, labels: torch.Tensor, cut: int, num_global: int) -> set[str]:
@@ -196,6 +210,10 @@ class OwnLoss:
                 with torch.random.fork_rng(devices=[]), _OverAllRanks(labels[span], len(labels[span]), num_rows,
                                                                       Counter(_classes(labels))):
                     values.append(self._checked(outputs[span], labels[span]).double())
+        except _Misfit:
+            if not values and num_rows == num_global:
+                raise
+            return set()
         except TrainingError:
             raise
         except Exception:      # a function that only takes all rows, such as one with one weight per row
@@ -325,15 +343,55 @@ def class_counts_of(comm: MPI.Comm, labels: np.ndarray) -> dict[int, int]:
 
 
 @contextmanager
-def left_as_it_was(function: Function) -> Iterator[None]:
-    """After the block, the modules of a loss have the same buffers as before."""
-    buffers = [buffer for module in modules_of(function) for buffer in module.buffers()]
-    kept = [buffer.clone() for buffer in buffers]
+def left_as_it_was(function: Function) -> Iterator[Callable[[], bool]]:
+    """After the block, what a loss keeps between calls has the same values as before: attributes and buffers.
+
+    Yields a function: whether they have changed.
+    """
+    held = [(vars(one), dict(vars(one))) for one in owners_of(function)]
+    held += [(one["_buffers"], dict(one["_buffers"])) for one, _ in held if "_buffers" in one]
+    tensors = {id(value): value for _, before in held for value in before.values() if type(value) is torch.Tensor}
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
+
+    def has_changed() -> bool:
+        return any(now.keys() != before.keys() or any(now[name] is not value for name, value in before.items())
+                   for now, before in held) or not all(torch.equal(tensor, values) for tensor, values in kept)
+
     try:
-        yield
+        yield has_changed
     finally:
-        for buffer, values in zip(buffers, kept, strict=True):
-            buffer.copy_(values)
+        for now, before in held:
+            now.clear()
+            now.update(before)
+        with torch.no_grad():
+            for tensor, values in kept:
+                tensor.copy_(values)
+
+
+@contextmanager
+def evaluating(function: Function) -> Iterator[None]:
+    """Within the block, modules of a loss are in evaluation; afterwards all that it keeps is as before."""
+    modules = [one for one in owners_of(function) if isinstance(one, nn.Module)]
+    with left_as_it_was(function):
+        for module in modules:
+            module.training = False
+        yield
+
+
+def owners_of(function: Any) -> list[Any]:
+    """Objects in which a loss may keep values: it or the object of a method, arguments of a partial, their modules, and
+    modules that a plain function reads.
+    """
+    if isinstance(function, nn.Module):
+        return [*function.modules()]
+    if isinstance(function, functools.partial):
+        parts = [function.func, *function.args, *function.keywords.values()]
+        return [owner for one in parts if callable(one) for owner in owners_of(one)]
+    if inspect.ismethod(function):
+        return owners_of(function.__self__)
+    if inspect.isfunction(function):
+        return [part for one in _read_by(function) if isinstance(one, nn.Module) for part in one.modules()]
+    return [function] if hasattr(function, "__dict__") and not isinstance(function, type) else []
 
 
 def modules_of(function: Any) -> list[nn.Module]:
@@ -349,7 +407,14 @@ def modules_of(function: Any) -> list[nn.Module]:
 
 def closed_over(function: Any) -> list[nn.Parameter]:
     """Weights that a plain function reads through its closure, globals or defaults."""
-    function = function.func if isinstance(function, functools.partial) else function
+    weights: list[nn.Parameter] = []
+    for one in _read_by(function.func if isinstance(function, functools.partial) else function):
+        weights += one.parameters() if isinstance(one, nn.Module) else [one] if isinstance(one, nn.Parameter) else []
+    return weights
+
+
+def _read_by(function: Any) -> list[Any]:
+    """Objects in a plain function's closure, globals and defaults."""
     code = getattr(function, "__code__", None)
     if code is None:
         return []
@@ -357,11 +422,7 @@ def closed_over(function: Any) -> list[nn.Parameter]:
     for cell in function.__closure__ or ():
         with suppress(ValueError):      # a variable without a value yet
             found.append(cell.cell_contents)
-    found += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    weights: list[float] = []
-    for one in found:
-        weights += one.parameters() if isinstance(one, nn.Module) else [one] if isinstance(one, nn.Parameter) else []
-    return weights
+    return [*found, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def copies_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

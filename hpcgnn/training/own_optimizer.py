@@ -55,6 +55,17 @@ class OwnOptimizer:
     def step(self) -> None:
         self.torch_optimizer.step()
 
+    def begin_step(self) -> None:
+        """Call the optimizer's own `zero_grad`, if it has one; TrainingError if that keeps gradients of earlier steps.
+        """
+        kind = type(self.torch_optimizer)
+        if kind.zero_grad is torch.optim.Optimizer.zero_grad:
+            return
+        self.torch_optimizer.zero_grad()
+        if any(one.grad is not None and bool(one.grad.any()) for one in self.held()):
+            raise TrainingError(f"{kind.__name__}.zero_grad keeps gradients of earlier steps, and each step of hpcgnn "
+                                "has the gradients of its own pass; use an optimizer that keeps its sums in its state")
+
     def forget(self) -> None:
         self.torch_optimizer.state.clear()
 

@@ -93,7 +93,11 @@ class RateSchedule:
         if self._scaled is not None:
             self._rated.step()      # changes nothing, but a schedule warns if its optimizer has not stepped
         if not self._waits_for_plateau:
-            self._schedule.step()
+            try:
+                self._schedule.step()
+            except ValueError as error:      # OneCycleLR is made for a number of steps
+                raise TrainingError(f"{type(self._schedule).__name__} can't step any more ({error}); it steps once "
+                                    "after every epoch, so make it for as many steps as epochs") from error
         elif evaluation is not None:
             value = evaluation.val_score if self._schedule.mode == "max" else evaluation.val_loss
             # Else there is no validation node, or nothing to compare; links have no validation loss.

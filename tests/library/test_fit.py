@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -551,6 +552,54 @@ def test_another_thread_than_the_main_one_trains(graph, tmp_path):
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(hpcgnn.fit, "gcn", graph, out=tmp_path / "run", epochs=2).result()
     assert len(run.metrics) == 2
+
+
+def test_threads_that_train_at_once_train_as_one_after_another(graph, tmp_path):
+    """The first thread is held between the seeding of torch and its draws, while the second would seed torch, too."""
+    is_seeded, end = threading.Event(), threading.Event()
+
+    def held():
+        is_seeded.set()
+        end.wait(1)
+        return Two(graph.num_features, graph.num_classes)
+
+    alone = hpcgnn.fit(lambda: Two(graph.num_features, graph.num_classes), graph, out=tmp_path / "alone", **RUN)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(hpcgnn.fit, held, graph, out=tmp_path / "first", **RUN)
+        is_seeded.wait()
+        second = pool.submit(hpcgnn.fit, "gcn", graph, out=tmp_path / "second", seed=1, epochs=1)
+        second.add_done_callback(lambda _: end.set())
+    np.testing.assert_array_equal(losses(first.result().metrics), losses(alone.metrics))
+
+
+class Halving(torch.optim.SGD):
+    """Halves its rate whenever its gradients are cleared, or keeps them."""
+
+    keeps = False
+
+    def zero_grad(self, set_to_none=True):
+        if not self.keeps:
+            self.param_groups[0]["lr"] /= 2
+            super().zero_grad(set_to_none)
+
+
+@pytest.mark.parallel([1, 2])
+def test_an_optimizers_own_zero_grad_is_called_before_each_step(graph, shared_path, monkeypatch):
+    def losses_with(kind, name, rate):
+        halving = None if kind is Halving else lambda it: torch.optim.lr_scheduler.ExponentialLR(it, 0.5)
+        return losses(hpcgnn.fit(two(graph), graph, out=shared_path / name, schedule=halving, **RUN,
+                                 optimizer=lambda parameters: kind(parameters, lr=rate)).metrics)
+
+    np.testing.assert_allclose(losses_with(Halving, "own", 0.8), losses_with(torch.optim.SGD, "plain", 0.4), rtol=1e-6)
+    monkeypatch.setattr(Halving, "keeps", True)
+    with pytest.raises(TrainingError, match=r"Halving\.zero_grad keeps gradients of earlier steps"):
+        losses_with(Halving, "kept", 0.4)
+
+
+def test_a_schedule_of_fewer_steps_than_epochs_is_named(graph, tmp_path):
+    with pytest.raises(TrainingError, match=r"OneCycleLR can't step any more .*as many steps as epochs"):
+        hpcgnn.fit(two(graph), graph, out=tmp_path / "run", **RUN, optimizer=torch.optim.SGD,
+                   schedule=lambda it: torch.optim.lr_scheduler.OneCycleLR(it, 0.1, total_steps=2))
 
 
 @pytest.mark.parallel([2])

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.training.objective import Objective
-from hpcgnn.training.own_loss import OwnLoss
+from hpcgnn.training.own_loss import OwnLoss, evaluating
 from hpcgnn.training.scores import choose_score
 
 COMM = MPI.COMM_WORLD
@@ -202,6 +202,51 @@ def objective_population(objective):
 def test_what_is_no_loss_is_refused(loss, complaint):
     outputs, labels = rows()
     with pytest.raises(TrainingError, match=complaint):
+        objective_of(labels.numpy(), OwnLoss(loss)).loss_sum(outputs, "train")
+
+
+class Running(torch.nn.Module):
+    """Weighs rows by a running mean of their losses, and counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.ones(()))
+        self.calls = 0
+
+    def forward(self, outputs, labels):
+        value = F.cross_entropy(outputs, labels)
+        if self.training:
+            self.mean.lerp_(value.detach(), 0.5)
+            self.calls += 1
+        return value
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: lambda o, y: one(o, y), lambda one: one.forward,
+                                  lambda one: functools.partial(one)])
+def test_what_a_loss_keeps_is_of_all_training_rows_and_no_evaluation_changes_it(wrap):
+    (outputs, labels), loss, order = rows(), Running(), mine()
+    own = OwnLoss(wrap(loss))
+    objective = objective_of(labels.numpy(), own)
+    expected = F.cross_entropy(outputs, labels).item()
+    for number in (1, 2):
+        total = COMM.allreduce(objective.loss_sum(outputs[order], "train").item()) / N
+        np.testing.assert_allclose(total, expected, rtol=2e-6)
+        assert loss.calls == number and own.kind == "whole"
+    np.testing.assert_allclose(loss.mean.item(), 1 + 0.75 * (expected - 1), rtol=2e-6)
+    with evaluating(own.function):
+        objective.loss_sum(outputs[order], "train")
+        assert not loss.training
+    assert loss.calls == 2 and loss.training
+    np.testing.assert_allclose(loss.mean.item(), 1 + 0.75 * (expected - 1), rtol=2e-6)
+
+
+@pytest.mark.parametrize("loss", [lambda o, y: F.cross_entropy(o[torch.ones(N + 5, dtype=torch.bool)], y),
+                                  lambda o, y: F.cross_entropy(o, torch.zeros(N + 5, dtype=torch.int64)),
+                                  lambda o, y: (F.cross_entropy(o, y, reduction="none") * torch.ones(N + 5)).mean()])
+def test_a_loss_with_a_mask_or_labels_of_its_own_is_named(loss):
+    outputs, labels = rows()
+    with pytest.raises(TrainingError, match=f"the loss fails on the outputs and labels of {N} nodes .*apply no mask"):
         objective_of(labels.numpy(), OwnLoss(loss)).loss_sum(outputs, "train")
 
 
