@@ -332,13 +332,31 @@ def test_what_srun_starts_has_the_whole_environment():
     assert "unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV" in (ROOT / "jobs/mpi.sh").read_text()
 
 
+# As PBS Professional writes it: long lines go on after a tab.
+QSTAT = """Job Id: 7.pbs
+    Job_Name = mine
+    resources_used.walltime = 00:12:01
+    queue = big
+    Account_Name = water
+    Resource_List.ncpus = 32
+    Resource_List.nodect = 8
+    Resource_List.place = scatter
+    Resource_List.select = 8:nc
+\tpus=4
+    Resource_List.walltime = 01:00:00
+    Variable_List = PBS_O_HOME=/home/me,HPCGNN_RESTARTS=2,OF_MINE=a\\, b,
+\tPBS_O_QUEUE=big
+"""
+
+
 @pytest.mark.parametrize("script, body, status, again", [
     ("train.pbs", "finish()", 0, []), ("train.pbs", "sys.exit(1)", 1, []),
-    ("train.pbs", "sys.exit(75)", 0, ["qsub -v HPCGNN_RESTARTS=3 jobs/train.pbs"]),
+    ("train.pbs", "sys.exit(75)", 0, ["qsub -N mine -q big -A water -l place=scatter -l select=8:ncpus=4 -l "
+                                      "walltime=01:00:00 -v HPCGNN_RESTARTS=3,OF_MINE jobs/train.pbs"]),
     ("train.lsf", "finish()", 0, []), ("train.lsf", "sys.exit(1)", 1, []),
     ("train.lsf", "(os.kill(int(os.environ['SCRIPT']), signal.SIGUSR2), wait_for_usr1(lambda: sys.exit(1)))", 75, [])])
 def test_other_batch_systems(tmp_path, script, body, status, again):
-    """With stand-ins; LSF queues a job again that ends with 75."""
+    """With stand-ins; LSF queues a job again that ends with 75, and PBS gets what the first qsub asked for."""
     log = tmp_path / "log"
     log.touch()
     (tmp_path / "jobs").mkdir()
@@ -347,12 +365,13 @@ def test_other_batch_systems(tmp_path, script, body, status, again):
     shutil.copy(ROOT / "jobs/signals.sh", tmp_path / "jobs")
     (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
     write_program(tmp_path / "bin/qsub", f'echo "qsub $*" >>"{log}"\n')
+    write_program(tmp_path / "bin/qstat", f"cat <<'E'\n{QSTAT}E\n")
     write_program(tmp_path / "bin/hpcgnn", "")
     (tmp_path / "bin/hpcgnn").write_text(PROGRAM.format(python=sys.executable, log=str(log), body=body))
     done = subprocess.run(["bash", ROOT / "jobs" / script], capture_output=True, text=True, timeout=60, cwd="/", env={
         "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PBS_O_WORKDIR": str(tmp_path), "HPCGNN_RESTARTS": "2",
         "LS_SUBCWD": str(tmp_path), "PBS_NODEFILE": str(tmp_path / "nodes"),
-        "LSB_DJOB_HOSTFILE": str(tmp_path / "nodes")})
+        "LSB_DJOB_HOSTFILE": str(tmp_path / "nodes"), "OF_MINE": "a, b"})
     lines = log.read_text().splitlines()
     assert (done.returncode, [line for line in lines if line.startswith("qsub")]) == (status, again), done.stderr
     assert " --resume --model sage" in lines[0]
