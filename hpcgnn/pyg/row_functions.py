@@ -20,6 +20,7 @@ from hpcgnn.nn.batch_norm import batch_norm
 from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.pointwise import dropout
+from hpcgnn.pyg.edges import SealedEdges
 from hpcgnn.pyg.passing import ForwardPassing, flat_rows
 
 REFUSED_DRAWS = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d,
@@ -29,6 +30,9 @@ NODE_DRAWS = (torch.randperm, torch.randint, torch.randint_like, torch.multinomi
               torch.Tensor.multinomial, torch.Tensor.random_, torch.Tensor.geometric_, torch.Tensor.log_normal_,
               torch.Tensor.cauchy_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
               torch.native_dropout)
+# They read tensors without asking their class.
+MADE_OF_OTHERS = (torch.tensor, torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
+                  torch.sparse_compressed_tensor)
 DRAW_BITS = 24     # bits of a keyed draw: the precision of float32
 READS = {"__get__", "__len__", "size", "dim", "numel", "nelement", "stride", "is_floating_point", "is_contiguous",
          "element_size", "data_ptr", "storage_offset", "get_device", "__hash__", "__repr__", "requires_grad_",
@@ -70,6 +74,7 @@ class RowFunctions(TorchFunctionMode):
             torch.Tensor.uniform_: self._refilled, torch.Tensor.exponential_: self._refilled,
             nn.init.normal_: self._refilled, nn.init.uniform_: self._refilled}
         self._instead |= {func: self._refused for func in NODE_DRAWS}
+        self._instead |= {func: self._made for func in MADE_OF_OTHERS}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -245,6 +250,10 @@ class RowFunctions(TorchFunctionMode):
         }
         with torch.no_grad():
             return rows.copy_(_FILL[func.__name__](uniform, *args[1:], **named))
+
+    def _made(self, func, *args: Any, **kwargs: Any):
+        given = next((one for one in (*args, *kwargs.values()) if isinstance(one, SealedEdges)), None)
+        return func(*args, **kwargs) if given is None else SealedEdges.__torch_function__(func, (), args, kwargs)
 
     def _refused(self, func, *args: Any, **kwargs: Any):
         out = func(*args, **kwargs)

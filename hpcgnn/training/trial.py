@@ -1,8 +1,8 @@
 """A trial of a user's model on a few rows, before the first epoch: what its outputs are, and whether it mixes rows.
 
 A rank has only some of the rows, so nothing but convolutions may carry values from row to row. The trial makes two
-small graphs without an edge between them, of 11 and 13 of this rank's nodes, say. The model runs on both together,
-as one graph of 24 nodes, then on each alone. If the outputs differ, it mixes rows (a mean of all nodes, attention),
+small graphs without an edge between them, of 11 and 14 of this rank's nodes, say. The model runs on both together,
+as one graph of 25 nodes, then on each alone. If the outputs differ, it mixes rows (a mean of all nodes, attention),
 reads a row's position (`torch.arange(len(x))`), or draws per row. The guilty function is found by comparing what each
 function returns in the three passes.
 
@@ -37,7 +37,8 @@ from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.gradients import without_hooks
 
 SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of the model
-NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are the nodes at these distances before it
+NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are the nodes at these distances before it; two if its
+                                    # part has an even number of nodes, so that parts differ in their mean degree
 TOLERANCE = 1e-4                    # share of the largest value: float32 products of other shapes differ by less
 ROUGH = 0.1                         # the same for sums of gradients in a model that computes in 16 bits, as by autocast
 MOST_NUDGED = 1 << 20               # most elements of a weight in which zeros are nudged
@@ -192,11 +193,16 @@ def _sizes(model: nn.Module, graph: LocalGraph) -> tuple[int, int]:
     widths = {size for tensor in (*model.parameters(), *model.buffers()) for size in tensor.shape}
     widths |= {graph.num_nodes, graph.x.shape[1], *(size // 2 for size in widths)}
     for first in range(SMALLEST, MOST_TRIED):
-        sizes = first, first + 2
-        arcs = [len(NEIGHBORS) * size for size in (*sizes, sum(sizes))]
+        sizes = first, first + 3
+        arcs = [len(_neighbors(size)) * size for size in sizes]
+        arcs += [sum(arcs)]
         if not {*sizes, sum(sizes), *arcs} & widths:
             return sizes
-    return SMALLEST, SMALLEST + 2
+    return SMALLEST, SMALLEST + 3
+
+
+def _neighbors(size: int) -> np.ndarray:
+    return np.array(NEIGHBORS[:2 + size % 2])
 
 
 def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device: torch.device,
@@ -207,28 +213,27 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     """
     sources, start = [], 0
     for size in sizes:
-        place = np.arange(size)[:, None]
-        sources.append(start + np.sort((place + np.array(NEIGHBORS)) % size, axis=1))
+        sources += [start + np.sort((place + _neighbors(size)) % size) for place in range(size)]
         start += size
-    source = np.concatenate(sources)
     if order is not None:
-        source = np.sort(np.argsort(order)[source[order]], axis=1)
-        rows = rows[order]
-    degree = np.full(len(rows), source.shape[1], np.int32)
-    indptr = np.arange(len(rows) + 1, dtype=np.int64) * source.shape[1]
+        now = np.argsort(order)
+        sources, rows = [np.sort(now[sources[place]]) for place in order], rows[order]
+    degree = np.array([len(one) for one in sources], np.int32)
+    indptr = np.concatenate([[0], np.cumsum(degree, dtype=np.int64)])
+    source, target = np.concatenate(sources), np.repeat(np.arange(len(rows)), degree)
     features = graph.x[torch.from_numpy(rows).to(graph.x.device)].detach().to(dtype).to(device)
     of_edges: dict[str, Any] = {}
     # An edge takes its weight from its ends, and relation and attributes from an edge of the graph that its ends
     # choose, so all parts agree on them.
-    place = (rows[:, None] + rows[source]).reshape(-1)
+    place = rows[target] + rows[source]
     if graph.edge_weight is not None:
         weight = (0.5 + place % 101 / 101).astype(np.float32)
-        of_edges = {"edge_weight": weight, "weighted_degree": weight.reshape(source.shape).sum(axis=1)}
+        of_edges = {"edge_weight": weight, "weighted_degree": np.bincount(target, weight).astype(np.float32)}
     for name, values in (("edge_type", graph.rows.edge_type), ("edge_attr", graph.rows.edge_attr)):
         if values is not None:
             of_edges[name] = values[place % len(values)] if len(values) else np.zeros(
                 (len(place), *values.shape[1:]), values.dtype)
-    tried = LocalRows(indptr, source.reshape(-1).astype(np.int32), graph.node_id[rows], degree, features,
+    tried = LocalRows(indptr, source.astype(np.int32), graph.node_id[rows], degree, features,
                       graph.num_nodes, **of_edges)
     return LocalGraph(tried, AloneExchange(), is_trial=True)
 

@@ -177,6 +177,12 @@ class Degrees(pyg.MessagePassing):
         return norm[:, None] * x_j
 
 
+class OwnMatrix(Around):
+    def forward(self, x, edge_index):
+        ones = torch.ones(edge_index.size(1))
+        return self.conv(torch.sparse_coo_tensor(edge_index, ones, (len(x), len(x))) @ x, edge_index)
+
+
 class OtherWeights(Around):
     def forward(self, x, edge_index):
         return self.conv(x, edge_index, torch.ones(edge_index.size(1)))
@@ -206,6 +212,7 @@ class ReadsMask(Around):
     (ReadsMask, "ReadsMask's forward reads data.train_mask, which shards do not give it; it gets x, edge_index, n_id"),
     (AddsLoops, "the model reads or changes edge_index itself, by "),
     (Degrees, "the model reads or changes edge_index itself, by "),
+    (OwnMatrix, "the model reads or changes edge_index itself, by sparse_coo_tensor"),
     (InAList, "the model calls a GCNConv that is none of its modules, so it would get no rows of other ranks"),
     (lambda: OtherWeights(pyg.GCNConv(6, 5)), "GCNConv was given edge weights that are not the graph's"),
     (InPlace, "InPlace changes its input in place"),

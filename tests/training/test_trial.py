@@ -92,6 +92,18 @@ def test_what_mixes_rows_is_refused(graph, what):
         assert f"by {what}" in str(refused.value)
 
 
+class MeanDegree(Around):
+    """Divides by the number of edges per node, as some papers' code does."""
+
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index) / (edge_index.size(1) / len(x))
+
+
+def test_a_rank_s_mean_degree_is_refused(graph):
+    with pytest.raises(ConfigError, match=r"depends on other rows of its rank, .* by div; "):
+        try_model(hpcgnn.distribute(MeanDegree(lambda self, h: h)), graph, np.arange(40), 1)
+
+
 class Statistics(torch.nn.Module):
     """A mean of all rows of training passes; `reads` says whether evaluation subtracts it."""
 
@@ -142,11 +154,11 @@ BY_RANK = {
     "slice": (lambda: Around(lambda self, h: torch.cat([2 * h[:50], h[50:]])), r"takes rows \[:50\] by their numbers"),
     "row": (lambda: Around(half_changed), "Around reads or writes a row by its number .index 50 is out of bounds"),
     "narrowed": (lambda: Around(lambda self, h: torch.cat([2 * h.narrow(0, 0, 50), h.narrow(0, 50, 20)])),
-                 "Around's forward works on 70 rows and not on 24"),
+                 "Around's forward works on 70 rows and not on 25"),
     "table in a list": (lambda: Around(lambda self, h: h + self.rows[0], rows=[OTHERS]),
-                        "Around's forward works on 70 rows and not on 24"),
+                        "Around's forward works on 70 rows and not on 25"),
     "mask of all": (lambda: Around(lambda self, h: h * (torch.arange(70.0) < 50)[:, None]),
-                    "Around's forward works on 70 rows and not on 24"),
+                    "Around's forward works on 70 rows and not on 25"),
 }
 
 
@@ -328,12 +340,12 @@ def test_a_model_on_localgraph_may_mix_rows_on_one_rank_and_not_read_where_they_
 @pytest.mark.parametrize("change, complaint", [
     (lambda out: (), "returns a tuple; its forward must return a tensor, .* or a tuple or dict of tensors"),
     (lambda out: (out, None), "returns a NoneType as its entry 1; each must be a tensor"),
-    (lambda out: (out, out[:-1]), r"tensor of shape \(23, 3\) as its entry 1 for 24 nodes"),
-    (lambda out: {"h": out, "logits": out[:, 0]}, r"tensor of shape \(24,\) as its entry 'logits' for 24 nodes"),
+    (lambda out: (out, out[:-1]), r"tensor of shape \(24, 3\) as its entry 1 for 25 nodes"),
+    (lambda out: {"h": out, "logits": out[:, 0]}, r"tensor of shape \(25,\) as its entry 'logits' for 25 nodes"),
     (lambda out: {"loss": out.mean()}, "returns a dict without logits"),
-    (lambda out: {"out": out, "loss": out}, r"tensor of shape \(24, 3\) as its entry 'loss'; a term of the loss is"),
-    (lambda out: out[:, 0], r"\(24,\) for 24 nodes; it must have one row per node, \(24, outputs\), also for one"),
-    (lambda out: out[:-1], r"tensor of shape \(23, 3\)"), (lambda out: out[None], r"tensor of shape \(1, 24, 3\)"),
+    (lambda out: {"out": out, "loss": out}, r"tensor of shape \(25, 3\) as its entry 'loss'; a term of the loss is"),
+    (lambda out: out[:, 0], r"\(25,\) for 25 nodes; it must have one row per node, \(25, outputs\), also for one"),
+    (lambda out: out[:-1], r"tensor of shape \(24, 3\)"), (lambda out: out[None], r"tensor of shape \(1, 25, 3\)"),
     (lambda out: out.mean(0, keepdim=True), r"tensor of shape \(1, 3\)"),
     (lambda out: out.argmax(1, keepdim=True), "numbers of type int64, and no gradient passes through them"),
     (lambda out: out.detach(), "outputs depend on none of its weights that are trained"),
