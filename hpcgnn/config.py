@@ -245,6 +245,9 @@ class TrainConfig:
     predict: str = setting("none", "What messages hold: rows (none), their difference from what the receiver has "
                            "(previous), or the difference in exchanges with rows or gradients that were measured to "
                            "change by less than they are (auto).", ("none", *DIFFERENCES), group=MESSAGES, flag="none")
+    send_share: float = setting(1.0, "Share of a message's rows that are sent, with predict=previous: those that "
+                                "differ most from what the receiver has. It keeps its other rows, and what they lack "
+                                "is sent later.", low=0.001, high=1.0, group=MESSAGES, flag="none")
     code: str = setting("auto", "How rows of 1 to 8 bits per value are coded. affine: in steps between the least and "
                         "the largest value. rotated: in steps about zero, after a random rotation that the receiver "
                         "undoes, with half the parameters and a smaller error at 1 bit, mostly also at 2. "
@@ -388,6 +391,10 @@ class TrainConfig:
         if self.num_blocks and self.num_bases != default_of("num_bases"):
             raise ConfigError(f"num_blocks {self.num_blocks} can't be used with num_bases {self.num_bases}: a "
                               "relation's matrix is made of blocks or of bases; leave one out")
+        if self.send_share < 1.0 and self.predict != "previous":
+            raise ConfigError(f"send_share {self.send_share} can't be used with predict {self.predict}: rows that are "
+                              "not sent stay as their receiver has them, so it must have got differences from the "
+                              "first epoch on; use predict=previous, or leave send_share out")
         if self.residual and self.layers < 3:
             raise ConfigError(f"residual has no effect on {self.layers} layers, only on 3 or more; leave it out, or "
                               "change --layers")

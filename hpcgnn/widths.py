@@ -3,6 +3,7 @@ the kernels for host and device follow.
 """
 
 import math
+from typing import Any
 
 BIT_WIDTHS = (1, 2, 4, 8, 16, 32)      # 16 is bfloat16, 32 float32
 PACKED_WIDTHS = BIT_WIDTHS[:4]         # widths of rows that are codes with parameters
@@ -16,3 +17,8 @@ ROTATED_ERROR = {1: math.pi / 2 - 1, 2: 0.1188 / (1 - 0.1188), 4: 0.01154 / (1 -
 # Norm of such rows in units of step * sqrt(columns), if rounded by draws.
 ROTATED_NORM = {1: 1 / math.sqrt(2 * math.pi), **{bits: 1 / (step * (1 + ROTATED_ERROR[bits]))
                                                   for bits, step in GAUSSIAN_STEP.items()}}
+
+
+def rows_sent(share: float, num_rows: Any) -> Any:
+    """Number of rows of a message that travel, a share of `num_rows` rounded up; of a number or of an array."""
+    return -((1e-6 - share * num_rows) // 1)      # 0.1 * 30 is a little more than 3

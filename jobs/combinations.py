@@ -126,6 +126,7 @@ FEATURES = (
     *(Feature("method", name, {"method": name, "deterministic": True}) for name in ("sylvie", "sylvie-paper", "adaqp",
                                                                                     "joint")),
     Feature("predict", "predict=previous", {"predict": "previous"}),
+    Feature("predict", "send_share=0.5", {"predict": "previous", "send_share": 0.5}),
     Feature("code", "code=rotated", {"code": "rotated"}),
     Feature("overlap", "overlap=false", {"overlap": False}, changes_nothing=True),
     Feature("exchange", "exchange=alltoallv", {"exchange": "alltoallv"}, changes_nothing=True),
@@ -156,10 +157,11 @@ FEATURES = (
 )
 # Features with which the cut of the graph decides what is rounded, drawn or late.
 CHANGED_BY_THE_CUT = ("steps 4", "steps rows:4", "uniform bits=4", "random", "pipegcn", "bns", "sylvie",
-                      "sylvie-paper", "adaqp", "joint", "sum_bits=8", "bf16")
+                      "sylvie-paper", "adaqp", "joint", "send_share=0.5", "sum_bits=8", "bf16")
 WORKS = ("yes", "=", "~")
 # Pairs in which one changes nothing alone and does change something with the other.
-CHANGES = {"steps 4 + epoch_rows=all": "a rank cuts its clusters from rows in another order"}
+CHANGES = {"steps 4 + epoch_rows=all": "a rank cuts its clusters from rows in another order",
+           "send_share=0.5 + epoch_rows=all": "a share of more rows is sent"}
 
 
 def graph_of(name: str) -> GraphDataset:

@@ -229,7 +229,8 @@ class _Quantization:
 
     @staticmethod
     def quantize_rows(rows, row_index, node_id, layout, key, message, is_nearest):
-        return quantization._quantize_rows.host(rows, row_index, node_id, layout, key, _array(message), is_nearest)
+        return quantization._quantize_rows.host(rows, _array(row_index), _array(node_id), layout, key, _array(message),
+                                                is_nearest)
 
     @staticmethod
     def start_quantizing(rows, row_index, node_id, layout, key, message, is_nearest, first_bad):
@@ -239,7 +240,8 @@ class _Quantization:
 
     @staticmethod
     def dequantize_rows(message, row_index, node_id, layout, rows, accumulate, key=None):
-        quantization._dequantize_rows.host(_array(message), row_index, node_id, layout, rows, accumulate, key)
+        quantization._dequantize_rows.host(_array(message), _array(row_index), _array(node_id), layout, rows,
+                                           accumulate, key)
 
 
 def _multiply(matrix, near, far, out, tasks, is_added):

@@ -117,6 +117,12 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
      "memory of the host; use nodes_aware=off"),
     ({"pre_aggregation": "on", "predict": "previous"}, "pre_aggregation on can't be used with predict previous: a sum "
      "is of masked rows, and masks change with every epoch; choose one"),
+    ({"send_share": 0.5, "predict": "auto"}, "send_share 0.5 can't be used with predict auto: rows that are not sent "
+     "stay as their receiver has them, so it must have got differences from the first epoch on; use predict=previous, "
+     "or leave send_share out"),
+    ({"send_share": 0.0, "predict": "previous"}, "send_share must be at least 0.001, found 0.0"),
+    ({"send_share": 0.5, "predict": "previous", "method": "adaqp"}, "method adaqp can't be used with send_share 0.5: "
+     "it solves widths from the ranges of all rows; use another method, or leave send_share out"),
     ({"pre_aggregation": "on", "rematerialize": True}, "pre_aggregation on can't be used with rematerialize: sums do "
      "not come peer by peer; choose one"),
     ({"pre_aggregation": "on", "model": "gin"}, "pre_aggregation on can't be used with model gin: its layers read "

@@ -160,6 +160,12 @@ class Arrival:
         self.streams.message.join()
         self.traffic.quantize_seconds += time.perf_counter() - started
 
+    def learn(self) -> None:
+        """Update the table by messages that have arrived, before their rows are read."""
+        with self.streams.message.after_computing():
+            self.apply()
+        self.streams.message.join()
+
     def apply(self) -> None:
         if self.table is not None and not self.is_applied:
             self.table.apply(self)

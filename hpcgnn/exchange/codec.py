@@ -19,6 +19,7 @@ import torch
 
 from hpcgnn.exchange.bits import BitPlan
 from hpcgnn.exchange.plan import ExchangePlan, RowList
+from hpcgnn.exchange.thinned import ThinnedLayout
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.arena import empty
@@ -52,6 +53,7 @@ class Coding:
     sum_bits: int = 32                     # 1 to 32, bits of a value in sums of gradients
     rotated: frozenset[int] = frozenset()  # purposes with rotated codes; the others are affine
     least_rotated: int = 1                 # least number of columns for rotated codes
+    send_share: float = 1.0                # share of a message's rows that travel; below 1, messages hold differences
 
     def code(self, purpose: int, dim: int) -> str:
         return "rotated" if purpose in self.rotated and dim >= self.least_rotated else "affine"
@@ -77,10 +79,11 @@ class Codec:
     def _lay_out(self, layer: int, purpose: int, dim: int) -> Messages:
         plan = self._plan
         send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
-        code = self._coding.code(purpose, dim)
+        code, share = self._coding.code(purpose, dim), self._coding.send_share
 
         def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
-            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
+            whole = MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
+            return whole if share == 1.0 else ThinnedLayout.of(whole, share)
 
         return Messages(plan.peers, send, receive,
                         tuple(layout(rows, plan.rank, peer) for peer, rows in zip(plan.peers, send, strict=True)),

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.errors import KernelError
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import BitPlan, EpochPlan, UniformBits
 from hpcgnn.exchange.codec import UNROTATED, Codec, Codecs, Coding, MessageArena, key_of_sender
@@ -145,6 +146,8 @@ class HaloExchange:
 
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""
+        if epoch_plan.is_traced and self._coding.send_share < 1.0:
+            raise KernelError("an epoch traces the ranges of all rows, and messages have only some; use send_share=1")
         for kind in self._all_kinds:
             kind.begin_epoch(epoch_plan)
         self._is_in_steps = epoch_plan.num_steps > 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from hpcgnn.errors import ConfigError
 from hpcgnn.methods.method import KEEPS_ALL_PEERS, Method, MethodContext
 from hpcgnn.settings import setting
 
@@ -102,6 +104,12 @@ class SolvesWidths(Reproducible):
     solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, after all ranks "
                           "have agreed on the seconds of a round or on the least gain of a bit (bisection), or by rank "
                           "0 for all (highs, greedy).", ("bisection", "highs", "greedy"), flag="none")
+
+    def check(self, others: Mapping[str, Any]) -> None:
+        super().check(others)
+        if others["send_share"] < 1.0:
+            raise ConfigError(f"method {self.name} can't be used with send_share {others['send_share']}: it solves "
+                              "widths from the ranges of all rows; use another method, or leave send_share out")
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
         """Collective: return the solver; receivers send squared coefficients, timed rounds give the links' costs."""

@@ -561,7 +561,7 @@ def _by_exchange(size: ModelSize, messages: Messages, sent: Pairs,
 
 def _both_ways(exchange: Exchange, messages: Messages, pairs: Pairs, num_parts: int,
                of_one: bool) -> tuple[np.ndarray, np.ndarray]:
-    ends = _sums_of_ends(pairs, messages.rows(exchange, pairs) * messages.row_bytes(exchange), num_parts, of_one)
+    ends = _sums_of_ends(pairs, messages.num_bytes(exchange, pairs), num_parts, of_one)
     return ends[::-1] if exchange.is_backward else ends
 
 

@@ -17,7 +17,7 @@ from hpcgnn.methods.sancus import Sancus
 from hpcgnn.planning.loads import Pairs
 from hpcgnn.planning.model import Exchange, ModelSize
 from hpcgnn.settings import hint_of
-from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
+from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS, rows_sent
 
 PARAMETER_BYTES = {"affine": 4, "rotated": 2}     # per row of 1 to 8 bits, see ARCHITECTURE.md, "Rules of the wire"
 SUM_BYTES = 4      # of a float32 in a sum of gradients
@@ -42,6 +42,7 @@ class Messages:
     overlaps: bool = True                 # sums go on while messages travel
     rotated: tuple[str, ...] = ()         # directions with rotated rows, of 1 to 8 bits
     least_rotated: int = LEAST_ROTATED    # fewest columns of a rotated row
+    send_share: float = 1.0               # share of a message's rows that are sent; below 1, with a bitmap of them
 
     @property
     def is_exact(self) -> bool:
@@ -70,9 +71,16 @@ class Messages:
         return (self.bits * exchange.dim + 7) // 8 + PARAMETER_BYTES.get(self.code_of(exchange), 0)
 
     def rows(self, exchange: Exchange, pairs: Pairs) -> np.ndarray:
-        """Rows of each pair that travel in an exchange, (n,); the expected number if some are drawn."""
+        """Rows of each pair that are in an exchange, (n,); the expected number if some are drawn."""
         rows = pairs.rows_within[:, exchange.reach]
         return rows if self.share == 1.0 else rows * self.share
+
+    def num_bytes(self, exchange: Exchange, pairs: Pairs) -> np.ndarray:
+        """Bytes of each pair's message in an exchange, (n,)."""
+        rows, row_bytes = self.rows(exchange, pairs), self.row_bytes(exchange)
+        if self.send_share == 1.0:
+            return rows * row_bytes
+        return rows_sent(self.send_share, rows) * row_bytes + np.ceil(rows / 8)
 
     def table_bytes(self, exchange: Exchange, sent: np.ndarray, received: np.ndarray) -> np.ndarray:
         """Bytes of the float32 rows that are kept of an exchange, by rows sent and received of each part."""
@@ -116,7 +124,8 @@ def messages_of(name: str, config: TrainConfig, size: ModelSize) -> Messages:
         method.rule() == "always", keeps or skips, tables_sent=predicts + skips,
         tables_received=predicts + (isinstance(method, PipeGCN) and method.smoothing > 0),
         measures_motion=method.rule() == "measured" or config.predict == "auto", overlaps=config.overlap,
-        rotated=ROTATED[method.own_code() if is_own else config.code], least_rotated=LEAST_ROTATED if is_own else 1)
+        rotated=ROTATED[method.own_code() if is_own else config.code], least_rotated=LEAST_ROTATED if is_own else 1,
+        send_share=config.send_share)
 
 
 def row_bytes_of_sums(size: ModelSize) -> int:

@@ -136,7 +136,7 @@ def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_
     for exchange in exchanges:
         travelling, going = messages.rows(exchange, pairs), directed(exchange, pairs)
         where = np.searchsorted(pair, going.source * num_parts + going.destination)
-        by_pair += np.bincount(where, weights=exchange.times * travelling * messages.row_bytes(exchange),
+        by_pair += np.bincount(where, weights=exchange.times * messages.num_bytes(exchange, pairs),
                                minlength=len(pair))
         rows = np.maximum(rows, travelling)
     is_near = pair // num_parts // ranks_per_node == pair % num_parts // ranks_per_node

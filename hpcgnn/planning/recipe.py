@@ -13,8 +13,8 @@ from hpcgnn.planning.model import ModelSize, check_model
 # Settings that a plan counts: those of the model and the method, and these.
 COUNTED = ("model", "layers", "hidden", "dropout", "precision", "norm", "method", "bits", "share", "steps", "history",
            "average", "ema", "input_dropout", "epoch_rows", "code", "nodes_aware", "ranks_per_node", "heads", "jump",
-           "residual", "widths", "smoothing", "asynchrony", "predict", "overlap", "rematerialize", "pre_aggregation",
-           "sum_bits", "store_activations", "edge_dropout", "label_inputs", "clusters", "batch_size",
+           "residual", "widths", "smoothing", "asynchrony", "predict", "send_share", "overlap", "rematerialize",
+           "pre_aggregation", "sum_bits", "store_activations", "edge_dropout", "label_inputs", "clusters", "batch_size",
            "between_clusters", "quantize", "num_bases", "num_blocks",
            "node_embedding", "task", "decoder", "negatives", "link_share", "candidates", "memory")
 # Settings that a plan needs not know: they change nothing of an epoch, or too little of its seconds to be planned.

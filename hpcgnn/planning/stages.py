@@ -72,7 +72,7 @@ def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster
     for exchange in exchanges_of(size):
         pairs, rows = directed(exchange, loads.pairs), messages.rows(exchange, loads.pairs)
         packing += total(pack_seconds(exchange, pairs, rows, messages, cluster, loads.num_parts))
-        whole, within, formula = _travel(pairs, rows * messages.row_bytes(exchange) / steps, loads.num_parts, cluster)
+        whole, within, formula = _travel(pairs, messages.num_bytes(exchange, pairs) / steps, loads.num_parts, cluster)
         whole, within = steps * whole, steps * within
         lasting, closed = lasting + float(whole.max()), closed + steps * formula
         if messages.is_asynchronous:

@@ -94,7 +94,7 @@ def stages_of(one: Prediction, size: ModelSize, cluster: Cluster) -> list[Stage]
         if messages.overlaps and size.num_steps == 1 and not messages.is_asynchronous:
             sums = window_seconds(later, size, loads, cluster).get((exchange.layer, exchange.is_backward), window)
             window = np.minimum(sums, compute_seconds(later, size, cluster)["sums"])
-        num_bytes = np.rint(rows * messages.row_bytes(exchange)).astype(np.int64)
+        num_bytes = np.rint(messages.num_bytes(exchange, pairs)).astype(np.int64)
         stages.append(Stage(left + pack, Ring(pairs, num_bytes, one.num_parts), exchange.is_backward, window))
         left = unpack - window
     return [*stages, Stage(left)]

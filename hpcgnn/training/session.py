@@ -330,7 +330,7 @@ class Exchanges:
         plan = ExchangePlan.build(part)
         link = Link(1e6 * config.link_mbps) if config.link_mbps else None
         wire = Wire(config.exchange, transport, link, config.pipeline, config.rematerialize)
-        coding = Coding(full_bits, config.bits_of_sums, *rotated_rows(config))
+        coding = Coding(full_bits, config.bits_of_sums, *rotated_rows(config), config.send_share)
         mates, ranks_of_node = _mates_of(comm, config)
 
         def node_of(plan: ExchangePlan) -> ComputeNode | None:

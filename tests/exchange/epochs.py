@@ -52,10 +52,11 @@ class Epochs:
     pipeline : str                see `Wire`
     rotated : purposes            see `Coding`
     ranks_per_node : int or None  see `split_nodes`; None: no rank shares rows
+    send_share : float            see `Coding`
     """
 
     def __init__(self, comm, pieces, new_kind=PIPELINED, algorithm="ring", overlaps=True, bytes_per_second=0.0,
-                 pipeline="thread", rotated=frozenset(), ranks_per_node=None):
+                 pipeline="thread", rotated=frozenset(), ranks_per_node=None, send_share=1.0):
         self.pieces, self.part = pieces, pieces.parts[comm.rank]
         self.plan, node = ExchangePlan.build(self.part), None
         if ranks_per_node is not None:
@@ -63,7 +64,7 @@ class Epochs:
             self.plan = node.plan
         self.exchange = HaloExchange(comm, self.plan, UniformBits(32),
                                      Wire(algorithm, link=Link(bytes_per_second), pipeline=pipeline),
-                                     Coding(rotated=rotated), kind=new_kind())
+                                     Coding(rotated=rotated, send_share=send_share), kind=new_kind())
         if node is not None:
             self.exchange = SharedExchange(self.exchange, node)
         if not overlaps:

@@ -123,11 +123,11 @@ def test_a_plan_of_any_model_has_the_activations_of_the_training(shared_path, mo
 
 
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("method, more", long_but((1, 3, 5, 6, 8, 9), [
+@pytest.mark.parametrize("method, more", long_but((1, 3, 5, 6, 8, 9, 11), [
     ("random", {}), ("random", {"widths": "1,4", "steps": "rows:2"}), ("sancus", {}), ("sancus", {"skip_change": 1e9}),
     ("sylvie", {}), ("sylvie", {"widths": "2,8", "percentiles": "90", "model": "gat"}), ("sylvie-paper", {}),
     ("adaqp", {"period": 1}), ("adaqp", {"widths": "4"}), ("joint", {"asynchrony": "always"}),
-    ("joint", {"asynchrony": "never"})]))
+    ("joint", {"asynchrony": "never"}), ("sylvie", {"predict": "previous", "send_share": 0.1})]))
 def test_a_training_sends_between_the_least_and_the_most_of_its_plan(shared_path, method, more):  # noqa: F811
     """Of a method that chooses widths; and it keeps no more than planned between its epochs."""
     comm = MPI.COMM_WORLD
@@ -158,9 +158,10 @@ SETTINGS = [
     ("vanilla", {"clusters": 6}),
     ("vanilla", {"clusters": 9, "batch_size": 3, "between_clusters": True, "model": "gcn"}),
     ("vanilla", {"quantize": "uniform"}), ("uniform:8", {"quantize": "degree-aware", "model": "gat"}),
-    ("vanilla", {"quantize": "degree-quant", "model": "gin"}), ("uniform:2", {"predict": "auto"})]
+    ("vanilla", {"quantize": "degree-quant", "model": "gin"}), ("uniform:2", {"predict": "auto"}),
+    ("uniform:1", {"predict": "previous", "send_share": 0.3})]
 # Each setting with one method and model; the others are with --all.
-SHORT = [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 19, 21, 22, 24, 26, 28]
+SHORT = [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 19, 21, 22, 24, 26, 28, 29]
 
 
 def test_one_rank_sends_no_sums(shared_path):  # noqa: F811

@@ -119,13 +119,15 @@ def test_ranges_of_all_steps_are_traced(shards):
 
 
 @pytest.mark.parallel([2, 3])
-def test_differences_of_rows_that_stand_vanish(shards):
+@pytest.mark.parametrize("send_share, num_epochs", [(1.0, 12), (0.4, 30)])
+def test_differences_of_rows_that_stand_vanish(shards, send_share, num_epochs):
     """With widths of 2 bits, what receivers have comes nearer to the rows in every epoch."""
-    session, learner = opened(shards, steps="4", method="uniform", bits=2, predict="previous", **STAND)
+    session, learner = opened(shards, steps="4", method="uniform", bits=2, predict="previous", send_share=send_share,
+                              **STAND)
     exact, _ = opened(shards, steps="4", **STAND)
     whole = train_epoch(exact, Learner.start(exact, 0, None), 0, 0, num_steps=4).loss
     errors = []
-    for epoch in range(12):
+    for epoch in range(num_epochs):
         session.exchange.begin_epoch(EpochPlan(UniformBits(2), num_steps=4))
         errors.append(abs(train_epoch(session, learner, 0, epoch, num_steps=4).loss - whole))
     assert errors[-1] < 1e-4 < errors[0]

@@ -29,6 +29,8 @@ METHODS = [
     {"method": "uniform", "bits": 1, "code": "rotated"},
     {"method": "uniform", "bits": 2, "predict": "previous", "code": "rotated", "precision": "bf16"},
     {"model": "sage-max"}, {"quantize": "degree-aware"},
+    {"method": "uniform", "bits": 2, "predict": "previous", "send_share": 0.3},
+    {"method": "sylvie", "predict": "previous", "send_share": 0.3, **ADAPTIVE},
 ]
 
 
@@ -44,7 +46,8 @@ def stand_in(request, monkeypatch):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("settings", long_but((0, 2, 3, 4, 5, 6, 8, 10, 11, 13, 14, 15), METHODS), ids=json.dumps)
+@pytest.mark.parametrize("settings", long_but((0, 2, 3, 4, 5, 6, 8, 10, 11, 13, 14, 15, 16, 17), METHODS),
+                         ids=json.dumps)
 def test_every_method_gives_the_hosts_losses_and_bytes(shared_path, monkeypatch, stand_in, settings):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")

@@ -30,6 +30,8 @@ VARIANTS = {
     "plain": ({}, METHODS),
     "predict": ({"predict": "previous"}, ["vanilla", "sylvie", "adaqp"]),
     "pick": ({"predict": "auto"}, ["uniform", "joint"]),
+    "share of differences": ({"predict": "previous", "send_share": 0.3}, ["uniform", "sylvie", "pipegcn"]),
+    "share of differences in steps": ({"predict": "previous", "send_share": 0.3, "steps": "2"}, ["pipegcn"]),
     "smoothing": ({"smoothing": 0.6}, ["pipegcn"]),
     "integers": ({"quantize": "uniform"}, ["sylvie", "sancus"]),
     "degree-aware": ({"quantize": "degree-aware"}, ["joint"]),

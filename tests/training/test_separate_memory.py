@@ -46,7 +46,7 @@ SETTINGS = [
     {"model": "gat", "method": "sancus"},
     {"method": "sylvie", "epochs": 5, "descent_window": 2, "most_motion": 9.0, "model": "gat"},
     {"method": "adaqp", "period": 1}, {"method": "pipegcn", "smoothing": 0.5, "precision": "bf16"},
-    {"method": "uniform", "bits": 2, "predict": "previous", "exchange": "alltoallv"},
+    {"method": "uniform", "bits": 2, "predict": "previous", "exchange": "alltoallv", "send_share": 0.4},
     {"method": "uniform", "bits": 1, "code": "rotated"}, {"model": "gat", "rematerialize": True},
     {"method": "uniform", "bits": 8, "steps": "2", "history": "8", "model": "gat"},
     {"steps": "2", "history": "4", "precision": "bf16", "store_activations": 8},

@@ -19,6 +19,7 @@ from hpcgnn.exchange.codec import MessageArena, Messages, no_bad_rows
 from hpcgnn.exchange.plan import RowList
 from hpcgnn.exchange.sender import Sender
 from hpcgnn.exchange.state import State, Stateful, on_host, table_of
+from hpcgnn.exchange.thinned import note_in_list, received_part, sent_part
 from hpcgnn.ops.arena import empty, keep_long
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.cuda.resident import on_device
@@ -58,6 +59,8 @@ class KeptMessages(Stateful):
             self.last.transfer.wait()
 
     def state(self) -> State:
+        if self.last is not None:
+            self.last.learn()      # the table has the rows, so their bytes need not be saved
         return {"flight": {} if self.last is None else self.last.state(),
                 "is_in_table": self.last is not None and self.last.table is not None,
                 "table": {} if self.table is None else self.table.state(), "movement": self.movement.state()}
@@ -92,7 +95,8 @@ class PredictedRows(ReceivedTable):
                                                             messages.receive_layouts, arrival.receive, arrival.keys,
                                                             known.split(sizes), strict=True):
             if len(listed):
-                dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True, key=key)
+                part = received_part(listed, order, layout, buffer)
+                dequantize_rows(part.message, part.index, part.node_id, part.layout, held, accumulate=True, key=key)
         self._received.keep()
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
@@ -120,7 +124,8 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
 
     Rounding is to nearest: the error of a message is part of the next difference, so errors don't add up, and they
     fade, since the quantizer's error is smaller than its input (Richtarik et al., NeurIPS 2021, EF21). As training
-    settles, the range of differences shrinks, and with it the error at the same width. Returns as `encode`.
+    settles, the range of differences shrinks, and with it the error at the same width. The same holds for rows that a
+    thinned message leaves out. Returns as `encode`.
     """
     known = sent.before(key.epoch, messages.send_rows, rows.shape[1], rows.device)
     found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
@@ -129,12 +134,14 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
         if not len(listed):
             continue
         difference = rows[on_device(listed.index, rows).long()].float() - held
-        arguments = difference, order, listed.node_id, layout, key, buffers[place]
+        index, node_id, layout, message = sent_part(listed, order, layout, buffers[place], difference)
         if found is None:
-            quantize_rows(*arguments, rounding="nearest")
+            quantize_rows(difference, index, node_id, layout, key, message, "nearest")
         else:
-            start_quantizing(*arguments, found[place:place + 1], rounding="nearest")
-        dequantize_rows(buffers[place], order, listed.node_id, layout, held, accumulate=True, key=key)
+            bad = found[place:place + 1]
+            start_quantizing(difference, index, node_id, layout, key, message, bad, "nearest")
+            note_in_list(bad, index)
+        dequantize_rows(message, index, node_id, layout, held, accumulate=True, key=key)
     sent.keep()
     return found
 
