@@ -51,7 +51,7 @@ class ThinnedLayout(MessageLayout):
 class Part(NamedTuple):
     """Rows of a list that travel, in the order of the message, and the message without a bitmap."""
 
-    index: np.ndarray | torch.Tensor      # (num_rows,) int32, of rows of the list
+    row_index: np.ndarray | torch.Tensor  # (num_rows,) int32, rows of the list
     node_id: np.ndarray | torch.Tensor    # (num_rows,) int64
     layout: MessageLayout
     message: Buffer

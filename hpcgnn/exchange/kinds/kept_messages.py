@@ -96,7 +96,7 @@ class PredictedRows(ReceivedTable):
                                                             known.split(sizes), strict=True):
             if len(listed):
                 part = received_part(listed, order, layout, buffer)
-                dequantize_rows(part.message, part.index, part.node_id, part.layout, held, accumulate=True, key=key)
+                dequantize_rows(part.message, part.row_index, part.node_id, part.layout, held, accumulate=True, key=key)
         self._received.keep()
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
