@@ -101,10 +101,12 @@ read -ra mpis <<<"${HPCGNN_TEST_MPI:-}"
 ((${#mpis[@]})) || mpis=("")
 [[ -z ${mpis[0]} ]] || hpcgnn_use_mpi "${mpis[0]%%:*}"
 
-# In a process group that ends with this script. What they print is shown when they have ended.
+# In a process group that ends with this script. What they print is shown when they have ended. A rank that waits sleeps
+# for a moment before it looks again: five ranks on two cores would spend a fifth of them on looking.
 start_parallel() {
     set -m
-    OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1 run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
+    OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_threads_pthreads_yield_strategy=nanosleep MPIR_CVAR_ENABLE_HEAVY_YIELD=1 \
+        run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
     beside=$!
     set +m
     trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results"* "$files"' EXIT
