@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference_dram
 import reference_dram_first_ready
+from covering import long_but
 from random_requests import random_calls, random_dram, random_wide_dram, requests, served
 
 from hpcgnn._ext import dram_timing
@@ -18,7 +19,7 @@ from hpcgnn.errors import ConfigError
 BOTH = pytest.mark.parametrize("scheduling", ["in-order", "first-ready"])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", long_but(range(20), range(60)))
 @pytest.mark.parametrize(("scheduling", "serve"), [("in-order", reference_dram.serve),
                                                    ("first-ready", reference_dram_first_ready.serve_first_ready)])
 def test_bursts_are_served_as_clock_by_clock_with_each_command_tried(seed, scheduling, serve):
@@ -31,7 +32,7 @@ def test_bursts_are_served_as_clock_by_clock_with_each_command_tried(seed, sched
 
 @BOTH
 @pytest.mark.parametrize("draw", [random_dram, random_wide_dram])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", long_but(range(20), range(60)))
 def test_a_stream_takes_as_long_as_its_bursts_asked_for_one_by_one(seed, draw, scheduling):
     rng = np.random.default_rng(seed)
     dram = draw(rng, scheduling)

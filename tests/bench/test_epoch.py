@@ -20,7 +20,7 @@ def dataset():
     return random_dataset(60, 300, seed=1, directed=True)
 
 
-@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("num_parts", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_exported_arrays_are_the_source_graph(dataset, num_parts, tmp_path):
     shards = tmp_path / "shards"
     write_shards(dataset, np.arange(60, dtype=np.int32) % num_parts, shards, Making(num_parts, reorder="none"),

@@ -71,6 +71,7 @@ def refused(row):
                                                                  for remark in row.remarks)}
 
 
+@pytest.mark.long      # a whole graph is measured as batches are, and ways that are wrong are found in batches
 def test_batches_are_measured_on_the_device_and_with_copies(place, archive):
     rows = list(benchmark(place, archive, models=("sage",), bits=(8,)).measure())
     assert [row.case.split()[1] for row in rows] == ["sage"]

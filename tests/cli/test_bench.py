@@ -125,6 +125,7 @@ def test_shards_are_trained_as_they_are(graph, tmp_path, models):
     assert all(f"small {model} 3 x 4 fp32" in done.stdout for model in models.split(","))
 
 
+@pytest.mark.long      # bench/test_exchange.py measures in this process
 def test_an_exchange_is_measured_at_each_width(tmp_path):
     done = run_bench("exchange", "--rows", 50, "--repeat", 3, "--out", tmp_path / "out", ranks=2)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from covering import long_but
 from mpi4py import MPI
 from training_setup import easy_graph, write_once
 
@@ -145,7 +146,7 @@ def test_a_plan_writes_the_traces_of_every_run(hpcgnn, cluster, tmp_path):
     assert status == 2 and "--trace needs the rates of a node; add --node NAME or --cluster FILE" in complaints
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", long_but((0,), [60, 80, 120]))
 def test_a_plan_is_no_wider_than_the_terminal(hpcgnn, cluster, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2,4", "--method", "vanilla,sylvie")

@@ -87,7 +87,7 @@ def train(folder):
     return once
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.long), "bf16", "fp16"])
 def test_training_learns_in_every_precision(train, folder, precision):
     found = train(precision)
     assert len(found) == 20 and np.isfinite(found).all() and found[-1] < 0.5 * found[0]

@@ -80,7 +80,8 @@ def test_lanes_of_one_bank_take_turns(stride, turns):
     assert found.shared.turns == 32 + turns
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.long) if case.startswith(("gin, ", "sage, "))
+                                  else case for case in CASES])
 def test_a_kernels_accesses_cost_no_more_than_they_did(case):
     need_compiler()
     costs = costs_of(case)
@@ -94,6 +95,7 @@ def test_a_kernels_accesses_cost_no_more_than_they_did(case):
         assert sum(cost.launches for cost in costs.values()) == LAUNCHES[case]
 
 
+@pytest.mark.long      # all cases
 def test_every_bound_is_of_a_kernel_that_some_case_starts():
     need_compiler()
     assert {name for case in CASES for name in costs_of(case)} == set(MOST)

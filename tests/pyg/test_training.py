@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from made_steps import share_clusters
 from mpi4py import MPI
 from training_setup import easy_graph, losses, on_rank_zero, write_once
@@ -93,8 +94,8 @@ class Attending(torch.nn.Module):
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("method, settings", [
-    ("sylvie", {}), ("adaqp", {"period": 4, "group_size": 20}), ("pipegcn", {}), ("bns", {})])
+@pytest.mark.parametrize("method, settings", long_but((1, 2), [
+    ("sylvie", {}), ("adaqp", {"period": 4, "group_size": 20}), ("pipegcn", {}), ("bns", {})]))
 def test_every_method_trains_it(shared_path, method, settings):
     graph = hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"))
     run = hpcgnn.fit(Attending(), graph, out=shared_path / "run", method=method, epochs=16, lr=0.04, **settings)
@@ -138,9 +139,9 @@ def test_losses_of_a_model_that_reads_edges_are_those_of_plain_training(shared_p
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("method, settings", [
+@pytest.mark.parametrize("method, settings", long_but((1, 4), [
     ("uniform", {"bits": 4}), ("sylvie", {}), ("adaqp", {"period": 4, "group_size": 20}), ("pipegcn", {}), ("bns", {}),
-    ("sancus", {})])
+    ("sancus", {})]))
 def test_every_method_trains_a_model_that_reads_edges(shared_path, easy_typed_graph, method, settings):
     graph = hpcgnn.open(write_once(COMM, easy_typed_graph, shared_path / "shards"))
     run = hpcgnn.fit(Relational(), graph, out=shared_path / "run", method=method, epochs=16, lr=0.04, **settings)

@@ -101,7 +101,9 @@ def with_chains(dataset):
 @pytest.mark.covering
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("by_row, has_far_rows", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("model", sorted(MODEL_PATHS.keys() - set(RELATIONAL)))
+@pytest.mark.parametrize("model", [name if name in ("gat", "gcn", "gcnii", "jknet", "sage", "sage-max") else
+                                   pytest.param(name, marks=pytest.mark.long)
+                                   for name in sorted(MODEL_PATHS.keys() - set(RELATIONAL))])
 def test_rows_that_no_gradient_reaches_change_none(shared_path, monkeypatch, model, by_row, has_far_rows):
     """The backward pass leaves them out; here it must give what a pass over all rows gives. Where chains of four arcs
     lead to a label, a layer also computes rows that are too far from it, since rows beside them in the batch read them.

@@ -25,7 +25,7 @@ from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.partition.owner import assign_owners
 
-EPOCHS = 10
+EPOCHS = 5
 PUBMED = Path(os.environ.get("HPCGNN_DATASETS", "/nowhere")) / "pubmed.npz"
 
 
