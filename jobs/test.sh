@@ -74,7 +74,7 @@ types=
 ((${#places[@]})) || { python -m mypy >"$results.mypy" 2>&1 & types=$!; }
 
 # run_all_parallel ARGUMENTS...: under each MPI, each number of ranks. Ranks wait for each other for half of their time,
-# in which they leave their cores to others: two runs are under way at once, the longest ones first.
+# in which they leave their cores to others: three runs are under way at once, the longest ones first.
 run_all_parallel() {
     local entry mpi counts named room rooms ranks number=0
     for entry in "${mpis[@]}"; do
@@ -88,7 +88,7 @@ run_all_parallel() {
         fi
         [[ -z $mpi ]] || hpcgnn_use_mpi "$mpi"
         for ranks in ${counts//,/ }; do
-            ((number < 2)) || wait -n || true
+            ((number < 3)) || wait -n || true
             number=$((number + 1))
             run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@" "${rooms[@]}" >"$results.run-$number" &
         done
