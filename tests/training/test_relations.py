@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from mpi4py import MPI
 from planning_setup import small_cluster
 from reference_partition import with_relations
@@ -64,7 +65,8 @@ def test_losses_of_ranks_are_those_of_one(shared_path, typed, settings):  # noqa
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name if name in ("adaqp", "bns", "joint", "sancus") else
+                                  pytest.param(name, marks=pytest.mark.long) for name in METHODS])
 def test_every_method_learns(shared_path, typed, name):  # noqa: F811
     given = {**RGCN, **OPTIONS.get(name, {}), "epochs": 12, "method": name}
     _, metrics, _ = train(COMM, typed(COMM), shared_path / "run", **given)
@@ -74,12 +76,12 @@ def test_every_method_learns(shared_path, typed, name):  # noqa: F811
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize("settings", long_but((1, 3, 5, 6, 8), [
     {"precision": "bf16"}, {"precision": "fp16", "num_bases": 0}, {"steps": "2"}, {"steps": "rows:3", "history": "8"},
     {"precision": "auto", "store_activations": 8}, {"node_embedding": 4, "steps": "2"}, {"task": "links"},
     {"num_bases": 8, "num_blocks": 2, "precision": "bf16", "steps": "2"},
     {"num_bases": 8, "num_blocks": 2, "precision": "fp16", "edge_dropout": 0.2},
-    {"label_inputs": 0.5, "ema": 0.9}], ids=str)
+    {"label_inputs": 0.5, "ema": 0.9}]), ids=str)
 def test_other_settings_train_it(shared_path, typed, settings):  # noqa: F811
     _, metrics, _ = train(COMM, typed(COMM), shared_path / "run", **{**RGCN, "epochs": 12, **settings})
     found = losses(metrics)
