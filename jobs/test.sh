@@ -9,6 +9,9 @@
 # The last line, `N passed, N failed, N skipped`, adds up all runs; the exit status is 0 only when nothing failed.
 set -euo pipefail
 
+# Each of hundreds of processes would compile all modules again.
+unset PYTHONDONTWRITEBYTECODE
+
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 HPCGNN_EXTRAS=${HPCGNN_EXTRAS:-report},test
 # shellcheck source=jobs/env.sh
