@@ -1,10 +1,9 @@
 """A pytest plugin that thins tests: of products of parameters cases that cover them, and none that takes long.
 
 `@pytest.mark.covering` keeps every pair of values, `@pytest.mark.covering(3)` every triple, `@pytest.mark.covering(1)`
-every value, spread over the numbers of ranks. In pairs and triples it counts whether there are several ranks, not how
-many: those take turns, and have only what one rank can not cover. An unmarked test for several numbers of ranks runs
-each case on one of them, in turn, one rank last; on all of them where its file is named. `--exhaustive` runs all cases
-on all numbers of ranks. Tests that define a format stay unmarked.
+every value, spread over the numbers of ranks. An unmarked test for several numbers of ranks runs each case on one of
+them, in turn, one rank last; on all of them where its file is named. `--exhaustive` runs all cases on all numbers of
+ranks. Tests that define a format stay unmarked.
 `@pytest.mark.long` is for tests that take long and have a short one beside them that meets the same faults; they run
 with `--all`, and where their file is named. `long_but` marks cases so. `--unnamed` takes no file as named: of any file
 the cases that a run of all files has. No fixture belongs here.
@@ -24,14 +23,13 @@ PAIRS = 2
 PARALLEL, RANKS = "parallel", "_nprocs"      # mark and parameter of mpi-pytest
 
 
-def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS, turns: Sequence[Hashable] = ()) -> list[int]:
+def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[int]:
     """Choose cases that cover, with every `strength` of their factors, all values that occur together in any case.
 
     Parameters
     ----------
     cases : num_cases sequences of num_factors values
     strength : int      2 for pairs, 3 for triples; all cases are kept where there are no more factors than that
-    turns : sequence    a value for each case, which are chosen about equally often, and None where there is a choice
 
     Returns
     -------
@@ -54,15 +52,13 @@ def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS, turns: Seq
     chosen, missing, times = [], (1 << len(bits)) - 1, Counter()
 
     def worth(index):
-        return ((masks[index] & missing).bit_count(), -sum(map(times.__getitem__, enumerate(cases[index]))),
-                -times[turns[index]] if turns else 0)
+        return (masks[index] & missing).bit_count(), -sum(map(times.__getitem__, enumerate(cases[index])))
 
     while missing:
         best = max(range(len(cases)), key=worth)
         chosen.append(best)
         missing &= ~masks[best]
         times.update(enumerate(cases[best]) if strength == 1 else ())
-        times.update([turns[best]] if turns and turns[best] is not None else ())
     return sorted(chosen)
 
 
@@ -116,10 +112,7 @@ def _uncovering(items) -> set[int]:
             groups.setdefault((item.path, item.cls, item.originalname, is_skipped), []).append(item)
     left_out = set()
     for group in groups.values():
-        strength = (*group[0].get_closest_marker(MARK).args, PAIRS)[0]
-        ranks = [item.callspec.params.get(RANKS, 1) for item in group]
-        several = [number if number > 1 else None for number in ranks]
-        kept = set(cover([_factors(item, strength) for item in group], strength, several))
+        kept = set(cover([_factors(item) for item in group], *group[0].get_closest_marker(MARK).args))
         left_out.update(id(item) for index, item in enumerate(group) if index not in kept)
     return left_out
 
@@ -152,14 +145,9 @@ def _counts(item) -> set[int]:
     return {number for value in given for number in ([value] if isinstance(value, int) else value)}
 
 
-def _factors(item, strength: int) -> tuple[tuple[int, ...], ...]:
-    """Which value each factor has, by its identity; parameters that one decorator lists together are one factor.
-
-    Where values are paired, numbers of ranks above 1 are one value.
-    """
-    params = dict(item.callspec.params)
-    if strength > 1 and RANKS in params:
-        params[RANKS] = params[RANKS] > 1
+def _factors(item) -> tuple[tuple[int, ...], ...]:
+    """Which value each factor has, by its identity; parameters that one decorator lists together are one factor."""
+    params = item.callspec.params
     listed = [mark.args[0] if mark.args else mark.kwargs["argnames"] for mark in item.iter_markers("parametrize")]
     together = [[name.strip() for name in (names.split(",") if isinstance(names, str) else names)] for names in listed]
     alone = [[name] for name in sorted(set(params) - {name for names in together for name in names})]

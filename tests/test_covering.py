@@ -41,14 +41,6 @@ def test_single():
 def test_ranks(x, _nprocs):
     pass
 
-@pytest.mark.covering
-@pytest.mark.parallel([1, 2, 3, 4])
-@pytest.mark.parametrize("x", range(6))
-@pytest.mark.parametrize("y", range(2))
-@pytest.mark.parametrize("_nprocs", [1, 2, 3, 4])
-def test_pairs_on_ranks(x, y, _nprocs):
-    pass
-
 @pytest.mark.long
 def test_long():
     pass
@@ -155,14 +147,6 @@ def test_long_cases_cover_nothing_where_they_do_not_run(run_example):
     cases = [tuple(map(int, case.split("-")[::-1])) for name, case, _ in run_example("-k", "partly", place=".")]
     assert {x for x, _, _ in cases} == {0, 2}
     assert values_together(cases, 2) == values_together(list(product((0, 2), range(2), range(2))), 2)
-
-
-def test_pairs_have_one_rank_and_several_of_which_each_number_has_its_turn(run_example):
-    cases = [tuple(map(int, case.split("-"))) for name, case, _ in run_example() if name == "test_pairs_on_ranks"]
-    several, every = ([(ranks > 1, y, x) for ranks, y, x in found] for found in (
-        cases, product((1, 2, 3, 4), range(2), range(6))))
-    assert values_together(several, 2) == values_together(every, 2)
-    assert Counter(ranks for ranks, _, _ in cases) == {1: len(cases) - 6, 2: 2, 3: 2, 4: 2}
 
 
 def ranks_of_cases(found):
