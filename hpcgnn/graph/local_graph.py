@@ -36,7 +36,7 @@ from hpcgnn.graph.reductions import (
     store_loop_weights,
 )
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
-from hpcgnn.ops.aggregation import SparseRows, aggregate, maximum, multiply
+from hpcgnn.ops.aggregation import SparseRows, aggregate, chosen_rows, maximum, multiply
 from hpcgnn.ops.arena import empty, in_memory, keep_long
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey, words_of
 from hpcgnn.ops.cuda.resident import resident
@@ -353,7 +353,7 @@ class LocalGraph:
         ascending, place = torch.sort(own)
         at = torch.searchsorted(ascending, wanted).clamp_(max=max(0, len(own) - 1))
         mine = torch.nonzero(ascending[at] == wanted).flatten() if len(own) else at[:0]
-        found = h.index_select(0, place[at[mine]]).float()
+        found = chosen_rows(h, place[at[mine]]).float()
         return self.sum_over_ranks(found.new_zeros((len(wanted), h.shape[1])).index_copy(0, mine, found))
 
     def aggregate(self, h_all: torch.Tensor, reduction: str) -> torch.Tensor:

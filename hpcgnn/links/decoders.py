@@ -25,6 +25,7 @@ from torch import nn
 
 from hpcgnn.config import LINK_DECODER
 from hpcgnn.errors import ConfigError
+from hpcgnn.ops.aggregation import chosen_rows
 
 DOT, DISTMULT, COMPLEX, NETWORK = "dot", "distmult", "complex", "mlp"
 MOST_VALUES = 1 << 22      # of products of rows, column by column, at a time
@@ -55,7 +56,7 @@ class DistMult(nn.Module):
 
     def query(self, rows: torch.Tensor, relation: torch.Tensor) -> torch.Tensor:
         """Queries (n, dim) that ask for the targets of the sources `rows`, (n, dim), by relation, (n,) int64."""
-        return rows * self.weight.index_select(0, relation)
+        return rows * chosen_rows(self.weight, relation)
 
     def source_query(self, rows: torch.Tensor, relation: torch.Tensor) -> torch.Tensor:
         """Queries (n, dim) that ask for the sources of the targets `rows`, (n, dim), by relation, (n,) int64."""
@@ -91,7 +92,7 @@ class ComplEx(DistMult):
         return _complex_product(rows, real, -imaginary)
 
     def _parts(self, relation: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.weight.index_select(0, relation).chunk(2, dim=1)
+        return chosen_rows(self.weight, relation).chunk(2, dim=1)
 
 
 def _complex_product(rows: torch.Tensor, real: torch.Tensor, imaginary: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from torch import nn
 from hpcgnn.graph.reductions import Adjacency, build_adjacency
 from hpcgnn.links.decoders import DistMult, cubes, queries
 from hpcgnn.links.relations import Relations
+from hpcgnn.ops.aggregation import chosen_rows
 from hpcgnn.ops.counter import CounterKey, words_of
 from hpcgnn.ops.cuda.resident import resident
 
@@ -83,7 +84,7 @@ class Asked:
         if self.anchor is None:
             anchors, relation = rows[:num_questions], torch.zeros(num_questions, dtype=torch.int64)
         else:
-            anchors = rows.index_select(0, torch.from_numpy(self.anchor).to(rows.device))
+            anchors = chosen_rows(rows, torch.from_numpy(self.anchor).to(rows.device))
             relation = torch.from_numpy(self.relation)
         return queries(decoder, anchors, relation.to(rows.device), self.asks_sources)
 

@@ -36,7 +36,7 @@ from hpcgnn.links.questions import Question
 from hpcgnn.links.ranking import AUC, Ranks, chance_scores, link_scores, num_candidates
 from hpcgnn.nn.distributed import plain
 from hpcgnn.nn.heads import Outputs, scored
-from hpcgnn.ops.aggregation import multiply_weighted
+from hpcgnn.ops.aggregation import chosen_rows, multiply_weighted
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of
 from hpcgnn.steps.step_graphs import StepGraph
@@ -186,7 +186,7 @@ class LinkObjective(Objective):
         if network is None:
             own, weights = _EdgeProducts.apply(queries, ends.rows[:matrix.num_columns], asked.adjacency), {}
         else:
-            own = ends.rows.index_select(0, torch.from_numpy(np.asarray(matrix.indices)).to(device))
+            own = chosen_rows(ends.rows, torch.from_numpy(np.asarray(matrix.indices)).to(device))
             weights = dict(network.named_parameters())
         degree = (matrix.end - matrix.begin).astype(np.int64)
         answer = ends.local[matrix.indices]

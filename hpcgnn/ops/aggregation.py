@@ -268,6 +268,15 @@ def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> to
     return _Aggregate.apply(h, matrix, transposed)
 
 
+def chosen_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows of `table` (m, dim) by number, (n,) int64: (n, dim).
+
+    The gradient of a row that is chosen several times adds in the same order in every run, on a device too, where that
+    of `index_select` does not.
+    """
+    return table.index_select(0, index) if table.device.type == "cpu" else table[index]
+
+
 @by_device("aggregation")
 def _multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
     entry_scale = None if matrix.entry_scale is None else matrix.entry_scale[:, None]

@@ -423,6 +423,10 @@ def separate_memory(backend=None):
         stack.callback(torch._C._set_only_lift_cpu_tensors, lifted)
         library.begin_device()
         stack.callback(library.end_device)
+        # Without it `Module.cpu()` gives a parameter other data, which a wrapper can't have.
+        stack.callback(torch.__future__.set_overwrite_module_params_on_conversion,
+                       torch.__future__.get_overwrite_module_params_on_conversion())
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(use_backend(_device.backend))
         stack.enter_context(_Mode())

@@ -6,6 +6,7 @@ Kernels compute nothing where nothing else is said: a run of each setting takes 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from training_setup import easy_graph, losses, train, write_once
 
 import hpcgnn
 from hpcgnn.config import MODELS
+from hpcgnn.data.options import SourceOptions
+from hpcgnn.data.source import load_source
 from hpcgnn.errors import KernelError
 from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.ops.aggregation import add_product, from_csr
@@ -157,6 +160,23 @@ def test_relations_train_on_a_device_as_on_the_host(shared_path, settings):
     _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **settings)
     found, _, device = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
     np.testing.assert_allclose(losses(found), losses(expected), rtol=2e-3 if "precision" in settings else 1e-5, atol=0)
+    assert not device.unordered
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings", [
+    {"model": "rgcn", "decoder": "complex", "link_loss": "bce", "adversarial_temperature": 1.0}, {"decoder": "mlp"},
+    {"model": "gcn", "decoder": "dot"}, {"model": "rgcn", "steps": "2"}], ids=json.dumps)
+def test_links_train_on_a_device_as_on_the_host(shared_path, settings):
+    graph = load_source(GRAPH, SourceOptions(hold_out=(0.1, 0.1)))
+    held_out = np.column_stack([graph.held_out, np.arange(len(graph.held_out)) % 5])      # asks by a relation
+    graph = replace(with_relations(graph), held_out=held_out).check()
+    shards = write_once(MPI.COMM_WORLD, graph, shared_path / "typed")
+    settings = {**SHORT, "task": "links", "negatives": 32, **settings}
+    _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **settings)
+    found, _, device = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
+    for values in ("loss", "val_score"):
+        np.testing.assert_allclose([one[values] for one in found], [one[values] for one in expected], rtol=1e-4)
     assert not device.unordered
 
 
