@@ -1,7 +1,8 @@
 """Outputs of a model: one tensor, or several, called heads, of which the first is scored and predicted.
 
-A model may return a tuple, a list or a dict of tensors with one row per node. In a dict, the head "logits" is scored,
-or the first one without it. The entry "loss" of a dict is no head: it is a term that is added to the training loss.
+A model may return a tuple, a list or a dict of tensors with one row per node. In a dict or a NamedTuple, the head
+"logits" is scored, or the first one without it. The entry "loss" of a dict is no head: it is a term that is added to
+the training loss.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def entries_of(outputs: Outputs) -> dict[Any, torch.Tensor]:
     """All tensors by name or place, with the term of the loss."""
     if isinstance(outputs, torch.Tensor):
         return {SCORED: outputs}
-    return dict(outputs) if isinstance(outputs, Mapping) else dict(enumerate(outputs))
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    names = getattr(outputs, "_fields", range(len(outputs)))      # of a NamedTuple
+    return dict(zip(names, outputs, strict=True))
 
 
 def scored(outputs: Outputs) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,8 @@ from training_setup import easy_graph, on_rank_zero, random_owner, write
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.nn.heads import Heads as JoinedHeads
+from hpcgnn.nn.heads import scored
 from hpcgnn.nn.node_embedding import NodeEmbedding, Nodes
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.training.evaluate import evaluate
@@ -207,3 +211,16 @@ def test_a_loss_that_draws_rows_must_give_a_value_a_row(shards):
 
     with pytest.raises(TrainingError, match="the loss takes graph and gives one number; it must give one"):
         trained(COMM, shards[1], Heads(FORMS["tuple"]), loss)
+
+
+class Answer(NamedTuple):
+    hidden: torch.Tensor
+    logits: torch.Tensor
+
+
+def test_logits_of_a_named_tuple_are_scored_wherever_they_stand():
+    hidden, logits = torch.zeros(3, 2), torch.ones(3, 4)
+    assert scored(Answer(hidden, logits)) is logits and scored((hidden, logits)) is hidden
+    joined, heads = JoinedHeads.joined(Answer(hidden, logits))
+    again = heads.split(joined)
+    assert isinstance(again, Answer) and torch.equal(again.logits, logits) and scored(again) is again.logits
