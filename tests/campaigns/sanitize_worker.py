@@ -23,7 +23,7 @@ from hpcgnn.lowbit.inference.batches import Batches
 from hpcgnn.lowbit.inference.coded_rows import CodedRows
 from hpcgnn.lowbit.inference.host_pass import BatchNeighborhood, forward_codes, pack_features
 from hpcgnn.lowbit.package import PackagedRows, PackageFormat, encode
-from hpcgnn.ops import aggregation, bit_gemm, integer_rows, maximum, quantization, tiles
+from hpcgnn.ops import aggregation, bit_gemm, integer_rows, quantization, tiles
 from hpcgnn.ops.counter import FORWARD, CounterKey
 
 CORPUS = Path(__file__).parent / "corpus" / "packages.json"
@@ -165,7 +165,7 @@ def try_matrices(rng: np.random.Generator) -> int:
         with suppress(KernelError):
             aggregation.multiply(aggregation.from_csr(indptr, indices, num_columns), h)
         with suppress(KernelError):
-            maximum.row_maximum(aggregation.from_csr(indptr, indices, num_columns), h)
+            aggregation.row_maximum(aggregation.from_csr(indptr, indices, num_columns), h)
         with suppress(KernelError):
             integer_rows.sum_codes(indptr, indices, codes)
         with suppress(KernelError):

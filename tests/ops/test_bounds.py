@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops import aggregation, attention, maximum
+from hpcgnn.ops import aggregation, attention
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.quantization import (
     CODES,
@@ -63,7 +63,7 @@ def test_arrays_that_do_not_fit_a_matrix_are_refused(changes, message):
 def test_every_kernel_that_follows_entries_refuses_the_matrix():
     wrong, h = matrix(indices=changed(INDICES, 3, 4)), torch.ones(4, 4)
     left, scores = torch.ones(3, 4), torch.ones(3, 2)
-    for follow in (lambda: maximum.row_maximum(wrong, h),
+    for follow in (lambda: aggregation.row_maximum(wrong, h),
                    lambda: attention.edge_softmax(wrong, scores, torch.ones(4, 2), 0.2),
                    lambda: attention.sum_entries(wrong, torch.ones(5, 2), np.arange(5)),
                    lambda: attention.sampled_products(wrong, left, h, 2)):
