@@ -65,7 +65,7 @@ FITTED_TO_EDGES = {"pre_aggregation": "sums before sending are fitted to all edg
 # Settings that node_embedding refuses, and why.
 NO_LEARNED_INPUT = {"pre_aggregation": "sums before sending leave out rows, and every learned row is computed",
                     "quantize": "integers are fitted to features that stay as they are"}
-EARLIER_DEFAULTS = {"candidates": "all"}      # which folders of earlier runs name, of any task
+EARLIER_DEFAULTS = {"candidates": "all", "negatives": 1024}      # which folders of earlier runs name, of any task
 # Settings that task links refuses, and why.
 NOT_FOR_LINKS = {"quantize": "integers are trained for classes; leave quantize out",
                  "clusters": "links between clusters would not be learned; leave clusters out",
@@ -151,9 +151,10 @@ class TrainConfig:
                         "maximum of each column.", ("concat", "max"), models=("jknet",), group=MODEL, flag="none")
     task: str = setting(NODES, "What the model learns: the labels of nodes, or links, by rows whose product is large "
                         "for the two ends of an edge.", (NODES, LINKS), group=LINK_TRAINING, flag="common")
-    negatives: int = setting(1024, "Nodes drawn in each step of an epoch, as many of each type if candidates are of "
-                             "one type; an edge's product must exceed the products with their rows.", low=1,
-                             high=1 << 16, tasks=(LINKS,), group=LINK_TRAINING, flag="none")
+    negatives: int = setting(0, "Nodes drawn in each step of an epoch, as many of each type if candidates are of one "
+                             "type; an edge's product must exceed the products with their rows. 0 takes 1024, or 32 "
+                             "with decoder=mlp, whose scores cost more.", low=0, high=1 << 16, tasks=(LINKS,),
+                             group=LINK_TRAINING, flag="none")
     link_loss: str = setting("softmax", "Loss of an edge: cross-entropy of its product among those with the drawn "
                              "nodes (softmax), or of edge and drawn nodes one by one (bce), or the Bayesian "
                              "personalized ranking loss against one drawn node (bpr).",
@@ -488,6 +489,11 @@ class TrainConfig:
         """Steps per epoch (None if the number changes), and whether rows are always dealt out one by one."""
         number = None if self.steps == AUTO else int(self.steps.removeprefix(BY_ROW))
         return number, self.steps.startswith(BY_ROW)
+
+    @property
+    def num_drawn(self) -> int:
+        """Number of nodes that a step of links draws."""
+        return self.negatives or (32 if self.decoder == "mlp" else 1024)
 
     @property
     def in_clusters(self) -> bool:

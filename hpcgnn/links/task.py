@@ -147,13 +147,13 @@ class LinkTask:
                    is_asked: np.ndarray | None) -> tuple[int, ...]:
         """Collective: how many nodes an epoch or step draws, of all or of each type; none of a type of no answer."""
         if self._candidates != BY_TYPE:
-            return (self._config.negatives,)
+            return (self._config.num_drawn,)
         target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
         kept = slice(None) if is_asked is None else is_asked[target]
         answers = [part.indices[kept]] * about[0] + [target] * about[1]
         counts = np.bincount(of_rows[np.concatenate(answers)], minlength=self._num_classes)
         is_answer = comm.allreduce(counts) > 0
-        return tuple((-(-self._config.negatives // is_answer.sum()) * is_answer).tolist())
+        return tuple((-(-self._config.num_drawn // is_answer.sum()) * is_answer).tolist())
 
     def _asked_rows(self, part: Partition, about: tuple[bool, bool]) -> np.ndarray | None:
         """The rows of this rank that are asked, (num_inner,) bool; None asks all."""

@@ -85,6 +85,6 @@ def size_of(config: TrainConfig, in_dim: int, out_dim: int, num_relations: int =
         sum_bits=config.bits_of_sums, edge_dropout=config.edge_dropout, rematerializes=config.rematerialize,
         num_relations=num_relations, num_bases=config.num_bases,
         num_blocks=config.num_blocks, embedding_dim=config.node_embedding,
-        num_edge_features=num_edge_features, num_drawn=config.negatives * is_of_links,
+        num_edge_features=num_edge_features, num_drawn=config.num_drawn * is_of_links,
         decoder_weights=max(1, num_relations) * config.hidden * has_decoder, link_share=config.link_share,
         draws_classes=draws_classes)

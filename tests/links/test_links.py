@@ -693,6 +693,12 @@ def test_a_score_of_links_needs_links():
         TrainConfig.of(score="mrr")
 
 
+def test_a_network_draws_fewer_nodes_unless_a_number_is_given():
+    drawn = [TrainConfig.of(task="links", **settings).num_drawn
+             for settings in ({}, {"decoder": "mlp"}, {"decoder": "mlp", "negatives": 5}, {"negatives": 7})]
+    assert drawn == [1024, 32, 5, 7]
+
+
 def test_settings_of_links_have_no_effect_on_nodes():
     with pytest.raises(ConfigError, match="negatives = 5 has no effect on task nodes, only on links"):
         TrainConfig.of(negatives=5)
