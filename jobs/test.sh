@@ -77,7 +77,7 @@ types=
 ((${#places[@]})) || { python -m mypy >"$results.mypy" 2>&1 & types=$!; }
 
 # run_all_parallel ARGUMENTS...: under each MPI, each number of ranks. Ranks wait for each other for half of their time,
-# in which they leave their cores to others: three runs are under way at once, the longest ones first.
+# in which they leave their cores to others: two runs are under way at once, the longest ones first.
 run_all_parallel() {
     local entry mpi counts named room rooms ranks number=0
     for entry in "${mpis[@]}"; do
@@ -91,7 +91,7 @@ run_all_parallel() {
         fi
         [[ -z $mpi ]] || hpcgnn_use_mpi "$mpi"
         for ranks in ${counts//,/ }; do
-            ((number < 3)) || wait -n || true
+            ((number < 2)) || wait -n || true
             number=$((number + 1))
             run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@" "${rooms[@]}" >"$results.run-$number" &
         done
@@ -104,12 +104,10 @@ read -ra mpis <<<"${HPCGNN_TEST_MPI:-}"
 ((${#mpis[@]})) || mpis=("")
 [[ -z ${mpis[0]} ]] || hpcgnn_use_mpi "${mpis[0]%%:*}"
 
-# In a process group that ends with this script. What they print is shown when they have ended. A rank that waits sleeps
-# for a moment before it looks again: five ranks on two cores would spend a fifth of them on looking.
+# In a process group that ends with this script. What they print is shown when they have ended.
 start_parallel() {
     set -m
-    OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_threads_pthreads_yield_strategy=nanosleep MPIR_CVAR_ENABLE_HEAVY_YIELD=1 \
-        run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
+    OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1 run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
     beside=$!
     set +m
     trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results"* "$files"' EXIT
