@@ -64,7 +64,7 @@ HALO = Tests("exchange/test_halo.py", 2)
 PACKED = Tests("exchange/test_halo.py -k packed", 3)
 PIPELINE = Tests("exchange/test_pipelined.py", 2)
 TURNS = Tests("exchange/test_transport.py -k outlive", 2)
-PREDICTIVE, THINNED = Tests("exchange/test_predictive.py", 2), Tests("exchange/test_thinned.py", 2)
+PREDICTIVE, SENT_SHARE = Tests("exchange/test_predictive.py", 2), Tests("exchange/test_thinned.py", 2)
 SHARE = Tests("exchange/test_sampling.py -m 'not parallel'")
 SAMPLING = Tests("exchange/test_sampling.py", 2)
 SKIPPING = Tests("exchange/test_skipping.py", 2)
@@ -412,23 +412,23 @@ MUTATIONS = [
              "quantize_rows(difference, index, node_id, layout, key, message, \"nearest\")",
              "quantize_rows(difference, index, node_id, layout, key, message)", PREDICTIVE),
     Mutation("exchange/thinned.py", "rows that differ least are sent",
-             "torch.argsort(norm, descending=True, stable=True)", "torch.argsort(norm, stable=True)", THINNED),
+             "torch.argsort(norm, descending=True, stable=True)", "torch.argsort(norm, stable=True)", SENT_SHARE),
     Mutation("exchange/thinned.py", "bits of a byte are in another order",
              "torch.arange(8, dtype=torch.uint8, device=bits.device)",
-             "torch.arange(8, dtype=torch.uint8, device=bits.device).flip(0)", THINNED),
+             "torch.arange(8, dtype=torch.uint8, device=bits.device).flip(0)", SENT_SHARE),
     Mutation("exchange/thinned.py", "widths of a message are those of its narrowest rows",
              "(2 * np.arange(num_rows) + 1) * whole.num_rows // (2 * max(num_rows, 1))", "np.arange(num_rows)",
-             THINNED),
+             SENT_SHARE),
     Mutation("exchange/thinned.py", "rows take widths in the order of the list",
              "np.argsort(whole.bit_width, kind=\"stable\").astype(np.int32)",
-             "np.arange(whole.num_rows, dtype=np.int32)", THINNED),
+             "np.arange(whole.num_rows, dtype=np.int32)", SENT_SHARE),
     Mutation("exchange/thinned.py", "a bitmap counts as nothing",
              "coded.parameter_bytes + bitmap_bytes(whole.num_rows), coded.code", "coded.parameter_bytes, coded.code",
-             THINNED),
+             SENT_SHARE),
     Mutation("widths.py", "a share of rows is rounded down", "-((1e-6 - share * num_rows) // 1)",
-             "(share * num_rows) // 1", THINNED),
+             "(share * num_rows) // 1", SENT_SHARE),
     Mutation("exchange/kinds/kept_messages.py", "bytes of some rows are saved for a table",
-             "self.last.learn()", "pass", THINNED),
+             "self.last.learn()", "pass", SENT_SHARE),
     Mutation("planning/messages.py", "a plan forgets the bitmap", " + np.ceil(rows / 8)", "",
              Tests("planning/test_trainings.py -k send_share", 2)),
     Mutation("exchange/kinds/sampled.py", "senders draw another sample",
