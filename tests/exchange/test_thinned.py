@@ -103,6 +103,12 @@ def test_rows_that_differ_most_arrive_and_the_others_stay(cut, shape, choices, s
     epochs.exchange.forget()
 
 
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("share", [0.25, 0.6])
+def test_rows_that_travel_take_a_sample_of_mixed_widths(cut, shape, share):
+    test_rows_that_differ_most_arrive_and_the_others_stay(cut, shape, (1, 2, 4, 8, 16, 32), share, "ring", False)
+
+
 class RecordingComm:
     """Hands every call on to COMM and keeps what is sent, by destination."""
 
