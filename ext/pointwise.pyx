@@ -1,9 +1,7 @@
 """Normalization, ReLU and dropout of rows. A shell over ext/src/pointwise.c; contracts are checked in hpcgnn.ops.
 
-Rows of any storage come as bytes, with the storage's number of storage.h.
+Rows of any storage come as bytes, with the storage's number of storage.h; weights are tensors of float32 or None.
 """
-
-import numpy as np
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -54,6 +52,10 @@ cdef void drop(activation *a, const int64_t[::1] node_id, uint32_t seed, uint32_
     a.schedule = philox_schedule_of(counter_key(seed, epoch, stream))
 
 
+cdef float[::1] floats_of(values):
+    return None if values is None else values.detach().numpy()
+
+
 cdef void normalize(activation *a, const float[::1] weight, const float[::1] bias, float eps,
                     float[:, ::1] moments) noexcept:
     """Add the step where weights are given."""
@@ -63,37 +65,34 @@ cdef void normalize(activation *a, const float[::1] weight, const float[::1] bia
     a.weight, a.bias, a.eps, a.moments = &weight[0], &bias[0], eps, &moments[0, 0]
 
 
-def dropout_rows(rows, const int64_t[::1] node_id, uint32_t seed, uint32_t epoch, uint32_t stream, uint32_t threshold,
-                 float scale, out, int storage=STORAGE_F32):
+def dropout_rows(const uint8_t[:, ::1] rows, const int64_t[::1] node_id, uint32_t seed, uint32_t epoch,
+                 uint32_t stream, uint32_t threshold, float scale, uint8_t[:, ::1] out, int storage=STORAGE_F32):
     """out[i, j] = rows[i, j] * scale, or 0 where the draw of (node_id[i], j) is below threshold, which is not 0."""
-    cdef const uint8_t[:, ::1] row_bytes = rows.view(np.uint8)
-    cdef uint8_t[:, ::1] out_bytes = out.view(np.uint8)
-    if row_bytes.shape[0] == 0 or row_bytes.shape[1] == 0:
+    if rows.shape[0] == 0 or rows.shape[1] == 0:
         return
-    cdef activation a = rows_of(row_bytes, storage, 0)
+    cdef activation a = rows_of(rows, storage, 0)
     drop(&a, node_id, seed, epoch, stream, threshold, scale)
     with nogil:
-        c_activate_rows(a, &out_bytes[0, 0])
+        c_activate_rows(a, &out[0, 0])
 
 
 def activate_rows(const uint8_t[:, ::1] rows, int storage, const int64_t[::1] node_id, uint32_t seed, uint32_t epoch,
-                  uint32_t stream, uint32_t threshold, float scale, const float[::1] weight, const float[::1] bias,
-                  float eps, float[:, ::1] moments, uint8_t[:, ::1] out):
+                  uint32_t stream, uint32_t threshold, float scale, weight, bias, float eps, float[:, ::1] moments,
+                  uint8_t[:, ::1] out):
     """out = drop(max(0, normalize(rows))); writes moments[i] = {mean, rstd} where weights are given."""
     if rows.shape[0] == 0 or rows.shape[1] == 0:
         return
     cdef activation a = rows_of(rows, storage, RECTIFY)
     drop(&a, node_id, seed, epoch, stream, threshold, scale)
-    normalize(&a, weight, bias, eps, moments)
+    normalize(&a, floats_of(weight), floats_of(bias), eps, moments)
     with nogil:
         c_activate_rows(a, &out[0, 0])
 
 
 def activate_backward(const uint8_t[:, ::1] rows, int storage, const int64_t[::1] node_id, uint32_t seed,
-                      uint32_t epoch, uint32_t stream, uint32_t threshold, float scale, const float[::1] weight,
-                      const float[::1] bias, float eps, float[:, ::1] moments, const uint8_t[:, ::1] gradient,
-                      float[:, :, ::1] sums, uint8_t[:, ::1] rows_gradient, float[::1] weight_gradient,
-                      float[::1] bias_gradient):
+                      uint32_t epoch, uint32_t stream, uint32_t threshold, float scale, weight, bias, float eps,
+                      float[:, ::1] moments, const uint8_t[:, ::1] gradient, float[:, :, ::1] sums,
+                      uint8_t[:, ::1] rows_gradient, weight_gradient, bias_gradient):
     """Gradients of rows and, where weights are given, of weight and bias; sums is num_blocks x 3 x dim work space."""
     if rows.shape[0] == 0 or rows.shape[1] == 0:
         return
@@ -101,9 +100,9 @@ def activate_backward(const uint8_t[:, ::1] rows, int storage, const int64_t[::1
     cdef float *weight_sum = NULL
     cdef float *bias_sum = NULL
     drop(&a, node_id, seed, epoch, stream, threshold, scale)
-    normalize(&a, weight, bias, eps, moments)
+    normalize(&a, floats_of(weight), floats_of(bias), eps, moments)
     if weight is not None:
-        weight_sum, bias_sum = &weight_gradient[0], &bias_gradient[0]
+        weight_sum, bias_sum = &floats_of(weight_gradient)[0], &floats_of(bias_gradient)[0]
     with nogil:
         c_activate_backward(a, &gradient[0, 0], sums.shape[0], &sums[0, 0, 0], &rows_gradient[0, 0], weight_sum,
                             bias_sum)

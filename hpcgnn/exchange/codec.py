@@ -300,8 +300,9 @@ class MessageArena:
         if self.is_passing:
             self.received = NOTHING     # freed first, so that the new buffer may take its place
         send_starts, receive_starts = starts(send_bytes), starts(receive_bytes)
-        send = self._fitting(self._send, send_starts[-1])
-        self.received = self._fitting(self.received, receive_starts[-1])
+        send = self._send if len(self._send) >= send_starts[-1] else self._empty(send_starts[-1])
+        if len(self.received) < receive_starts[-1]:
+            self.received = self._empty(receive_starts[-1])
         if self.is_passing:
             self._passed_bytes = len(send)
         else:
@@ -309,10 +310,8 @@ class MessageArena:
         return ([send[start:start + size] for start, size in zip(send_starts, send_bytes, strict=False)],
                 [self.received[start:start + size] for start, size in zip(receive_starts, receive_bytes, strict=False)])
 
-    def _fitting(self, buffer: Buffer, needed: int) -> Buffer:
-        if len(buffer) >= needed:
-            return buffer
-        return empty((needed,), torch.uint8).numpy() if self.is_passing else self.transport.empty(needed)
+    def _empty(self, num_bytes: int) -> Buffer:
+        return empty((num_bytes,), torch.uint8).numpy() if self.is_passing else self.transport.empty(num_bytes)
 
     @property
     def num_bytes(self) -> int:

@@ -11,10 +11,8 @@ keeps -0.7, and next time sends its new value minus 0.7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -30,6 +28,7 @@ from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_row
 COLUMNS = 256     # values that share parameters of a code
 LARGEST = 1e38     # a code takes values up to 1.6e38
 MOST_ROTATED = 4     # bits; the range of more bits hardly matters, and a rotation takes time
+Counts = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,11 @@ class Shares:
         """The first ranks own a share each."""
         return -(-self.num_values // (COLUMNS * self.num_rows))
 
-    @property
+    @cached_property
     def is_owner(self) -> bool:
         return self.rank < self.num_owners
 
-    @property
+    @cached_property
     def own(self) -> slice:
         """This rank's share, among the rows of all."""
         return slice(self.rank * self.num_rows, (self.rank + 1) * self.num_rows)
@@ -128,12 +127,29 @@ class Shares:
         return Codes((places[:, None] * self.num_rows + rows).ravel().astype(np.int32),
                      (place[:, None] * self.num_rows + rows).ravel(), layout)
 
-    def counts(self, are_there: Callable[[int], bool]) -> tuple[list[int], list[int]]:
-        """For MPI: the bytes of a share for each rank that has one, and where they begin."""
-        found = [self.layout.num_bytes * are_there(peer) for peer in range(self.num_ranks)]
-        return found, [end - count for end, count in zip(accumulate(found), found, strict=True)]
+    @cached_property
+    def other_owners(self) -> Counts:
+        """For MPI: the bytes of a share for each other rank that owns one, and where they begin."""
+        return self._counts((self._ranks < self.num_owners) & (self._ranks != self.rank))
+
+    @cached_property
+    def other_senders(self) -> Counts:
+        """The same for each other rank, if this one owns a share."""
+        return self._counts(self.is_owner & (self._ranks != self.rank))
+
+    @cached_property
+    def owners(self) -> Counts:
+        return self._counts(self._ranks < self.num_owners)
 
     @property
+    def _ranks(self) -> np.ndarray:
+        return np.arange(self.num_ranks)
+
+    def _counts(self, are_there: np.ndarray) -> Counts:
+        found = self.layout.num_bytes * are_there
+        return found.tolist(), (np.cumsum(found) - found).tolist()
+
+    @cached_property
     def sent_bytes(self) -> int:
         """In round 1 a rank sends one share to each owner, in round 2 an owner its share to each rank."""
         return (self.num_owners - self.is_owner + (self.num_ranks - 1) * self.is_owner) * self.layout.num_bytes
@@ -186,9 +202,7 @@ class QuantizedSums:
         """
         sent = shares.to_owners.encode(rows, key, self._transport)
         received = np.empty((shares.num_ranks - 1) * shares.is_owner * shares.layout.num_bytes, np.uint8)
-        peers = shares.counts(lambda peer: peer != shares.rank and peer < shares.num_owners)
-        others = shares.counts(lambda peer: peer != shares.rank and shares.is_owner)
-        self._comm.Alltoallv((sent, peers, MPI.BYTE), (received, others, MPI.BYTE))
+        self._comm.Alltoallv((sent, shares.other_owners, MPI.BYTE), (received, shares.other_senders, MPI.BYTE))
         decoded = rows.clone()      # the rank's own share is not coded
         shares.to_owners.decode(sent, decoded, key, self._transport)
         if not shares.is_owner:
@@ -202,8 +216,7 @@ class QuantizedSums:
         """Collective, round 2: send the sums of this rank's share to all; return all sums, as all ranks decode them."""
         sent = np.empty(0, np.uint8) if sums is None else shares.of_own_sums.encode(sums, key, self._transport)
         received = np.empty(shares.num_owners * shares.layout.num_bytes, np.uint8)
-        owners = shares.counts(lambda peer: peer < shares.num_owners)
-        self._comm.Allgatherv((sent, MPI.BYTE), (received, owners, MPI.BYTE))
+        self._comm.Allgatherv((sent, MPI.BYTE), (received, shares.owners, MPI.BYTE))
         found = torch.empty_like(rows)
         shares.of_all_sums.decode(received, found, key, self._transport)
         return found

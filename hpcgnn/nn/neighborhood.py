@@ -29,7 +29,7 @@ from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums, combine, map_back, map_rows, weight_gradient
-from hpcgnn.ops.pointwise import Activation, drop_in_place, dropout
+from hpcgnn.ops.pointwise import Activation, drop
 from hpcgnn.ops.spans import blocks, short_blocks
 from hpcgnn.ops.streams import streams_of
 
@@ -181,10 +181,15 @@ def _of_near(ctx, kept: KeptRows, *gradients: torch.Tensor) -> list[torch.Tensor
         return [kept.weight_gradient(0, gradient) for gradient in gradients]
     # Each block of masked rows is recomputed once, for all weights that map it.
     totals: list[torch.Tensor] = []
-    for start, rows in ctx.neighborhood.near_again(kept.before, max(map(len, gradients))):
-        parts = [gradient[start:start + len(rows)] for gradient in gradients]
-        of_block = [weight_gradient(part, rows[:len(part)]) for part in parts]
-        totals = [total.add_(part) for total, part in zip(totals, of_block, strict=True)] if totals else of_block
+    num_rows = max(gradients[0].shape[0], gradients[-1].shape[0])      # one or two
+    for start, rows, _ in ctx.neighborhood.near_again(kept.before, num_rows):
+        for place, gradient in enumerate(gradients):
+            part = gradient[start:start + rows.shape[0]]
+            of_block = weight_gradient(part, rows[:part.shape[0]])
+            if start == 0:
+                totals.append(of_block)
+            else:
+                totals[place] += of_block
     return totals
 
 
@@ -269,7 +274,8 @@ class Neighborhood:
     def near_blocks(self, h: torch.Tensor, near: torch.Tensor | None) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield (start, masked rows) block by block: slices of `near`, or computed if None, which sets `before`."""
         if near is not None:
-            yield from ((start, near[start:stop]) for start, stop in self._spans(near))
+            for start, stop in self._spans(near):
+                yield start, near[start:stop]
             return
         moments = []
         for start, rows, of_block in self._made_of(h):
@@ -277,10 +283,11 @@ class Neighborhood:
             yield start, rows
         self.before = h, moments[0] if len(moments) == 1 else torch.cat(moments)
 
-    def near_again(self, before: tuple, num_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the first blocks of `near_blocks` once more, from the activation's inputs or the input rows."""
-        h = self.graph.x if self.activation is None else before[0]
-        return ((start, rows) for start, rows, _ in self._made_of(h[:num_rows]))
+    def near_again(self, before: tuple, num_rows: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]:
+        """Yield the first blocks of `near_blocks` once more, with the moments of their normalization, from the
+        activation's inputs or the input rows.
+        """
+        return self._made_of((self.graph.x if self.activation is None else before[0])[:num_rows])
 
     def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
         """Turn gradients of activated rows into gradients of inputs, in place; return gradients of weight and bias."""
@@ -297,9 +304,9 @@ class Neighborhood:
             made = self._drop_in_place(gradient_of(start, stop), start, stop)
             kept = rows[start:stop], moments[start:stop]
             of_norm.append(self._activation_of(start, stop).backward(made, kept, of_rows[start:stop]))
-        sums = (parts[0] if len(parts) == 1 or parts[0] is None else torch.stack(parts).sum(0)
-                for parts in zip(*of_norm, strict=True))
-        return of_rows, *sums
+        if len(of_norm) == 1 or of_norm[0][0] is None:
+            return of_rows, *of_norm[0]
+        return of_rows, *(torch.stack(parts).sum(0) for parts in zip(*of_norm, strict=True))
 
     def mapped(self) -> Neighborhood:
         """Return a copy for rows that were activated and masked before they were mapped."""
@@ -308,10 +315,10 @@ class Neighborhood:
         return unmasked
 
     def drop_inner(self, h: torch.Tensor) -> torch.Tensor:
-        return self._drop(h, 0, len(h))
+        return self._drop(h, 0, h.shape[0])
 
     def drop_gradient(self, of_rows: torch.Tensor) -> torch.Tensor:
-        return self._drop_in_place(of_rows, 0, len(of_rows))
+        return self._drop_in_place(of_rows, 0, of_rows.shape[0])
 
     @property
     def is_by_peer(self) -> bool:
@@ -443,7 +450,7 @@ class Neighborhood:
         return out
 
     def _halo_places(self, h: torch.Tensor, peer: int | None) -> tuple[int, int]:
-        start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
+        start, stop = (0, h.shape[0]) if peer is None else self.graph.halo_spans[peer]
         return self.graph.num_inner + start, self.graph.num_inner + stop
 
     def _empty_out(self, h: torch.Tensor) -> torch.Tensor:
@@ -455,15 +462,16 @@ class Neighborhood:
     def _masked(self, rows: torch.Tensor) -> torch.Tensor:
         # Rows of this layer alone can be masked in place once encoded; on a device, messages may still be unwritten.
         is_own = self.activation is not None and rows.device.type == "cpu"
-        return self._drop_in_place(rows, 0, len(rows)) if is_own else self.drop_inner(rows)
+        return self.drop_gradient(rows) if is_own else self.drop_inner(rows)
 
     def _made_of(self, h: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]:
         spans = self._spans(h)
         if self.activation is None:
-            yield from ((start, self._drop(h[start:stop], start, stop), None) for start, stop in spans)
+            for start, stop in spans:
+                yield start, self._drop(h[start:stop], start, stop), None
             return
         # One buffer for all blocks: each block overwrites the one before.
-        room = empty((max(stop - start for start, stop in spans), h.shape[1]), h.dtype, h.device)
+        room = empty((spans[0][1] - spans[0][0], h.shape[1]), h.dtype, h.device)      # the first is the longest
         for start, stop in spans:
             rows, (_, moments) = self._activation_of(start, stop).forward(h[start:stop], room[:stop - start])
             yield start, self._drop_in_place(rows, start, stop), moments
@@ -472,13 +480,14 @@ class Neighborhood:
         return self.activation.part(start, stop, self.graph.ids(start, stop))
 
     def _spans(self, h: torch.Tensor) -> list[tuple[int, int]]:
-        return short_blocks(len(h)) if h.device.type == "cpu" else blocks(0, len(h), h.device.type) or [(0, 0)]
+        num_rows, device = h.shape[0], h.device.type
+        return short_blocks(num_rows) if device == "cpu" else blocks(0, num_rows, device) or [(0, 0)]
 
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        return h if self.key is None else dropout(h, self.probability, self.graph.ids(start, stop), self.key)
+        return h if self.key is None else drop(h.contiguous(), self.probability, self.graph.ids(start, stop), self.key)
 
     def _drop_in_place(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        return h if self.key is None else drop_in_place(h, self.probability, self.graph.ids(start, stop), self.key)
+        return h if self.key is None else drop(h, self.probability, self.graph.ids(start, stop), self.key, out=h)
 
 
 def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
@@ -487,10 +496,13 @@ def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
 
     `before` are the inputs of an activation, kept unchanged.
     """
-    ctx.stores = [None if graph is None or values is None or graph.is_there(values) else graph.next_store(values)
-                  for values in rows]
-    ctx.save_for_backward(*(values if store is None else store.encode(values)
-                            for values, store in zip(rows, ctx.stores, strict=True)), *before)
+    ctx.stores, kept = [], []
+    for values in rows:
+        is_stored = graph is not None and values is not None and not graph.is_there(values)
+        store = graph.next_store(values) if is_stored else None
+        ctx.stores.append(store)
+        kept.append(values if store is None else store.encode(values))
+    ctx.save_for_backward(*kept, *before)
 
 
 class KeptRows:

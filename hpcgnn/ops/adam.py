@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -63,9 +64,11 @@ class UnreadCheck:
 
 def worst_of(checks: Sequence[StepCheck | UnreadCheck]) -> StepCheck | UnreadCheck:
     """Largest magnitudes of several checks, NaN above all, and the hash of the last one; unread if all of them are."""
+    if len(checks) == 1:
+        return checks[0]
     unread = [check.words for check in checks if isinstance(check, UnreadCheck)]
     if len(unread) == len(checks):
-        return UnreadCheck(torch.cat(unread) if len(unread) > 1 else unread[0])
+        return UnreadCheck(torch.cat(unread))
     read = [check for check in checks if isinstance(check, StepCheck)]
     if unread:      # later than those that are read already, which came from a checkpoint
         read.append(UnreadCheck(torch.cat(unread)).read())
@@ -73,8 +76,7 @@ def worst_of(checks: Sequence[StepCheck | UnreadCheck]) -> StepCheck | UnreadChe
     return StepCheck(float(largest[0]), float(largest[1]), read[-1].hash)
 
 
-@dataclass(frozen=True)
-class AdamFactors:
+class AdamFactors(NamedTuple):
     mean_weight: float
     square_decay: float
     square_weight: float
@@ -135,8 +137,8 @@ def _hash(weights: torch.Tensor) -> torch.Tensor:
 @by_device("adam")
 def _adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
                square: torch.Tensor, factors: AdamFactors) -> StepCheck:
-    buffers = (tensor.numpy() for tensor in (weights, gradient, lr, decay, mean, square))
-    largest_gradient, largest_result, low, high = kernels.adam_step(*buffers, *astuple(factors))
+    largest_gradient, largest_result, low, high = kernels.adam_step(
+        weights.numpy(), gradient.numpy(), lr.numpy(), decay.numpy(), mean.numpy(), square.numpy(), *factors)
     return StepCheck(_float_of(largest_gradient), _float_of(largest_result), high << 32 | low)
 
 

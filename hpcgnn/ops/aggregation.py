@@ -65,7 +65,7 @@ class SparseRows:
     def __post_init__(self):
         make_resident(self, "begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         return len(self.begin)
 
@@ -212,9 +212,12 @@ def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch
 
 
 def _check_tables(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor) -> None:
-    num_far = 0 if far is None else len(far)
+    num_far = 0
     if isinstance(far, PackedRows):
+        num_far = len(far)
         _check_packed(far, near.shape[-1])
+    elif far is not None:
+        num_far = far.shape[0]
     split = matrix.num_columns - num_far if matrix.split is None else matrix.split
     check_rows(near, split if matrix.num_near is None else matrix.num_near, "aggregation")
     if split + num_far != matrix.num_columns:
@@ -291,7 +294,7 @@ def _multiply_weighted(matrix, near: torch.Tensor, entry_scale: torch.Tensor, en
 
 def _aggregate(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool,
                entry_scale: np.ndarray | None = None, entry_index: np.ndarray | None = None) -> None:
-    split = len(near) if matrix.split is None else matrix.split
+    split = near.shape[0] if matrix.split is None else matrix.split
     is_dense = isinstance(far, torch.Tensor)
     packed = None if is_dense or far is None else (far.message, far.bit_width, far.payload_offset, far.parameter_offset)
     kernels.aggregate_rows(matrix.begin, matrix.end, tasks, matrix.indices, matrix.row_scale, matrix.column_scale,

@@ -6,8 +6,6 @@ the rows exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -57,7 +55,8 @@ def _loss_sum(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor,
 
 def _loss_of_rows(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
     chosen = torch.empty(len(labels), 1, device=logits.device)
-    for span in _blocks(len(labels)):
+    for start in range(0, len(labels), ROWS_A_BLOCK):
+        span = slice(start, start + ROWS_A_BLOCK)
         block = logits[span if rows is None else rows[span]]
         chosen[span] = functional.log_softmax(block.float(), 1).gather(1, labels[span, None])
     # One column, so that the rows are added in the order in which torch adds them.
@@ -75,14 +74,11 @@ def _loss_of_rows_backward(logits: torch.Tensor, labels: torch.Tensor, rows: tor
     of_logits = empty(logits.shape, logits.dtype, logits.device)
     if rows is not None:
         of_logits.zero_()
-    for span in _blocks(len(labels)):
+    for start in range(0, len(labels), ROWS_A_BLOCK):
+        span = slice(start, start + ROWS_A_BLOCK)
         place = span if rows is None else rows[span]
         likely = functional.log_softmax(logits[place].float(), 1)
         of_likely = torch.zeros_like(likely).scatter_(1, labels[span, None], -gradient.expand(len(likely), 1))
         of_logits[place] = torch.ops.aten._log_softmax_backward_data(of_likely, likely, 1, torch.float32).to(
             logits.dtype)
     return of_logits
-
-
-def _blocks(num_rows: int) -> Iterator[slice]:
-    return (slice(start, start + ROWS_A_BLOCK) for start in range(0, num_rows, ROWS_A_BLOCK))

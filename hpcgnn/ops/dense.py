@@ -7,7 +7,6 @@ rows.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from hpcgnn._ext import column_sums as sums
@@ -28,7 +27,7 @@ def combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, 
     which then must have out_dim columns. KernelError if rows and own, or weights and columns, do not fit.
     """
     for side, mapped in ((rows, weight), (own, own_weight)):
-        if side is not None and (len(side) != len(rows) or mapped.shape != (len(bias), side.shape[1])):
+        if side is not None and (side.shape[0] != rows.shape[0] or mapped.shape != (len(bias), side.shape[1])):
             raise KernelError(f"rows of shape {tuple(side.shape)} do not fit a weight of {tuple(mapped.shape)}, "
                               f"{len(rows)} rows and {len(bias)} biases")
     return _combine.on(rows.device)(rows, weight, own, own_weight, bias, out)
@@ -53,12 +52,15 @@ def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None 
 @by_device("dense")
 def _combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, own_weight: torch.Tensor | None,
              bias: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    if _is_for_onednn(rows) or not rows.numel() or (own is not None and not own.numel()):
+    is_for_onednn = rows.dtype == torch.bfloat16 and multiplies_bfloat16()
+    if is_for_onednn or not rows.numel() or (own is not None and not own.numel()):
         return combine_in_turn(rows, weight, own, own_weight, bias, out)
     if out is None:
-        out = empty((len(rows), len(bias)), rows.dtype)
-    sides = [None if side is None else _bytes_of(side) for side in (rows, weight, own, own_weight)]
-    kernels.combination(*sides, STORAGE_NUMBER[rows.dtype], bias.detach().numpy(), as_bytes(out))
+        out = empty((rows.shape[0], bias.shape[0]), rows.dtype)
+    kernels.combination(as_bytes(rows.contiguous()), as_bytes(weight.contiguous()),
+                        None if own is None else as_bytes(own.contiguous()),
+                        None if own_weight is None else as_bytes(own_weight.contiguous()), STORAGE_NUMBER[rows.dtype],
+                        bias.detach().numpy(), as_bytes(out))
     return out
 
 
@@ -88,7 +90,7 @@ def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | N
 @by_device("dense")
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """gradient.T @ rows, (out_dim, in_dim) float32; oneDNN rounds it to bfloat16 on the way."""
-    if not _is_for_onednn(rows):
+    if rows.dtype != torch.bfloat16 or not multiplies_bfloat16():
         return _own_gradient(gradient, rows)
     # oneDNN takes the first rows, a multiple of ROWS_ALIKE, and hpcgnn's kernel the rest.
     met = _rows_alike(rows)
@@ -99,7 +101,8 @@ def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def _own_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     total = torch.zeros(gradient.shape[1], rows.shape[1])
     if gradient.numel() and rows.numel():
-        kernels.gradient(_bytes_of(gradient), _bytes_of(rows), STORAGE_NUMBER[rows.dtype], total.numpy())
+        kernels.gradient(as_bytes(gradient.contiguous()), as_bytes(rows.contiguous()), STORAGE_NUMBER[rows.dtype],
+                         total.numpy())
     return total
 
 
@@ -121,29 +124,21 @@ def _column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
 def _product(left: torch.Tensor, weight: torch.Tensor, is_transposed: bool, out: torch.Tensor | None) -> torch.Tensor:
     is_added = out is not None
     if out is None:
-        out = empty((len(left), weight.shape[0 if is_transposed else 1]), left.dtype)
+        out = empty((left.shape[0], weight.shape[0 if is_transposed else 1]), left.dtype)
     if not left.shape[1]:
         return out if is_added else out.zero_()
     first = 0
-    if _is_for_onednn(left):
+    if left.dtype == torch.bfloat16 and multiplies_bfloat16():
         right, first = weight.t() if is_transposed else weight, _rows_alike(left)
         if is_added:
             torch.addmm(out[:first], left[:first], right, out=out[:first])
         else:
             torch.mm(left[:first], right, out=out[:first])
     if out[first:].numel():
-        kernels.product(_bytes_of(left[first:]), _bytes_of(weight), STORAGE_NUMBER[left.dtype], is_transposed, is_added,
-                        as_bytes(out[first:]))
+        kernels.product(as_bytes(left[first:].contiguous()), as_bytes(weight.contiguous()), STORAGE_NUMBER[left.dtype],
+                        is_transposed, is_added, as_bytes(out[first:]))
     return out
 
 
 def _rows_alike(rows: torch.Tensor) -> int:
-    return len(rows) - len(rows) % ROWS_ALIKE
-
-
-def _is_for_onednn(rows: torch.Tensor) -> bool:
-    return rows.dtype == torch.bfloat16 and multiplies_bfloat16()
-
-
-def _bytes_of(rows: torch.Tensor) -> np.ndarray:
-    return as_bytes(rows.contiguous())
+    return rows.shape[0] // ROWS_ALIKE * ROWS_ALIKE

@@ -26,28 +26,22 @@ _operations: list[Operation] = []
 _device_types = {"cuda"}      # device types for which ops/cuda computes
 
 
-class Operation:
-    """One operation: the host's function, and the file with the device's; see `by_device`."""
+class Operation(dict):
+    """One operation by device: the host's function, and the file with the device's; see `by_device`."""
 
     def __init__(self, host: Callable, file: str):
         self.host, self._file, self._name = host, file, host.__name__.lstrip("_")
         self._asker = host.__module__.rpartition(".")[2]      # named in errors
-        self._found: dict[torch.device, Callable] = {}
+        self.on: Callable[[torch.device], Callable] = self.__getitem__      # a step asks some 50 times
         _operations.append(self)
 
-    def on(self, device: torch.device) -> Callable:
-        return self._found.get(device) or self._find(device)
-
     def __call__(self, rows: torch.Tensor, *arguments, **named) -> Any:
-        return self.on(rows.device)(rows, *arguments, **named)
+        return self[rows.device](rows, *arguments, **named)
 
-    def forget(self) -> None:
-        self._found.clear()
-
-    def _find(self, device: torch.device) -> Callable:
+    def __missing__(self, device: torch.device) -> Callable:
         is_host = device.type == "cpu" and "cpu" not in _device_types
         found = self.host if is_host else getattr(device_kernels(self._file, device, self._asker), self._name)
-        self._found[device] = found
+        self[device] = found
         return found
 
 
@@ -87,4 +81,4 @@ def _switch(device_types: set[str]) -> None:
     global _device_types
     _device_types = device_types
     for operation in _operations:
-        operation.forget()
+        operation.clear()

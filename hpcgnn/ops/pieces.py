@@ -43,10 +43,13 @@ class Pieces:
         return start
 
     def take_or_none(self, num_bytes: int) -> int | None:
-        fitting = [(size, i) for i, (_, size) in enumerate(self._free) if size >= num_bytes]
-        if not fitting:
+        smallest = None
+        for i, (_, size) in enumerate(self._free):
+            if size >= num_bytes and (smallest is None or size < smallest[0]):
+                smallest = size, i
+        if smallest is None:
             return None
-        size, i = min(fitting)
+        size, i = smallest
         start = self._free[i][0]
         self._free[i:i + 1] = [(start + num_bytes, size - num_bytes)] if size > num_bytes else []
         self.top = max(self.top, start + num_bytes)

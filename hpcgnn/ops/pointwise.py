@@ -45,19 +45,19 @@ def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: Co
 
     Raises KernelError for another probability, rows of another type, or ids and rows that disagree in number.
     """
-    threshold = _threshold_of(probability)
-    contiguous = rows.contiguous()
-    check_rows(contiguous, len(rows), "dropout")
-    _check_node_id(node_id, len(rows))
+    contiguous, num_rows = rows.contiguous(), rows.shape[0]
+    threshold = _threshold_of(probability, node_id, num_rows)
+    check_rows(contiguous, num_rows, "dropout")
     return rows if threshold == 0 else _Dropout.apply(contiguous, node_id, key, threshold)
 
 
-def drop_in_place(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: CounterKey) -> torch.Tensor:
-    """`dropout` of contiguous rows in place, without a gradient."""
-    check_rows(rows, len(rows), "dropout")
-    _check_node_id(node_id, len(rows))
-    threshold = _threshold_of(probability)
-    return _dropout.on(rows.device)(rows, node_id, key, threshold, rows) if threshold else rows
+def drop(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: CounterKey,
+         out: torch.Tensor | None = None) -> torch.Tensor:
+    """`dropout` of contiguous rows without a gradient; `out` may be `rows`, and is new if None."""
+    num_rows = rows.shape[0]
+    threshold = _threshold_of(probability, node_id, num_rows)
+    check_rows(rows, num_rows, "dropout")
+    return _dropout.on(rows.device)(rows, node_id, key, threshold, out) if threshold else rows
 
 
 @dataclass(frozen=True)
@@ -79,20 +79,21 @@ class Activation:
     def of(cls, rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
            weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
            num_back: int | None = None) -> Activation:
-        threshold = _threshold_of(probability)
-        if threshold:
-            _check_node_id(node_id, len(rows))
+        threshold = _threshold_of(probability, node_id, rows.shape[0]) if probability else 0
         _check_norm(rows, weight, bias)
-        weight, bias = (None if values is None else values.contiguous() for values in (weight, bias))
-        return cls(weight, bias, eps, node_id, key, threshold, len(rows) if num_back is None else num_back)
+        if weight is not None and bias is not None:
+            weight, bias = weight.contiguous(), bias.contiguous()
+        return cls(weight, bias, eps, node_id, key, threshold, rows.shape[0] if num_back is None else num_back)
 
     def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
         """Return `rows` (all or the first ones) activated, and state for `backward`; without it `out` may be `rows`."""
-        check_rows(rows, len(rows), "activation")
+        check_rows(rows, rows.shape[0], "activation")
         out, moments = _activate.on(rows.device)(rows, self, out)
         return out, (rows, moments)
 
     def part(self, start: int, stop: int, node_id: np.ndarray) -> Activation:
+        if start == 0 and self.num_back <= stop and (self.node_id is None or len(node_id) == len(self.node_id)):
+            return self
         return replace(self, node_id=None if self.node_id is None else node_id,
                        num_back=min(max(self.num_back - start, 0), stop - start))
 
@@ -206,17 +207,14 @@ def _check_norm(rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Ten
                               f"found {values.dtype} of shape {tuple(values.shape)}")
 
 
-def _threshold_of(probability: float) -> int:
+def _threshold_of(probability: float, node_id: np.ndarray, num_rows: int) -> int:
     if not 0.0 <= probability < 1.0:
         raise KernelError(f"dropout probability must lie in [0, 1), found {probability}")
-    return min(round(probability * DRAW_LEVELS), DRAW_LEVELS - 1)
-
-
-def _check_node_id(node_id: np.ndarray, num_rows: int) -> None:
     if len(node_id) != num_rows:
         raise KernelError(f"dropout was given {num_rows} rows and {len(node_id)} node ids")
     if node_id.dtype != np.int64:
         raise KernelError(f"dropout needs int64 node ids, found {node_id.dtype}")
+    return min(round(probability * DRAW_LEVELS), DRAW_LEVELS - 1)
 
 
 ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows over which one thread sums weight gradients, and limit of blocks
@@ -235,24 +233,25 @@ def _dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold
 def _activate(rows: torch.Tensor, how: Activation,
               out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     out = empty(rows.shape, rows.dtype) if out is None else out
-    moments = torch.empty(0 if how.weight is None else len(rows), 2)
+    moments = torch.empty(0 if how.weight is None else rows.shape[0], 2)
     kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype],
-                          *_dropout_arguments(how.ids(len(rows)), how.key, how.threshold), _floats(how.weight),
-                          _floats(how.bias), how.eps, moments.numpy(), as_bytes(out))
+                          *_dropout_arguments(how.ids(rows.shape[0]), how.key, how.threshold), how.weight, how.bias,
+                          how.eps, moments.numpy(), as_bytes(out))
     return out, moments
 
 
 @by_device("pointwise")
 def _activate_backward(gradient: torch.Tensor, rows: torch.Tensor, how: Activation, moments: torch.Tensor,
                        out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    num_blocks = min(-(-len(rows) // ROWS_A_THREAD), MAX_BLOCKS)
+    num_blocks = min(-(-rows.shape[0] // ROWS_A_THREAD), MAX_BLOCKS)
     sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
     # Zeros, since nothing is written if there are no rows.
-    weight_gradient, bias_gradient = (None if w is None else torch.zeros_like(w) for w in (how.weight, how.bias))
+    weight_gradient = None if how.weight is None else torch.zeros_like(how.weight)
+    bias_gradient = None if how.bias is None else torch.zeros_like(how.bias)
     kernels.activate_backward(as_bytes(rows), STORAGE_NUMBER[rows.dtype],
-                              *_dropout_arguments(how.ids(len(rows)), how.key, how.threshold), _floats(how.weight),
-                              _floats(how.bias), how.eps, moments.numpy(), as_bytes(gradient), sums, as_bytes(out),
-                              _floats(weight_gradient), _floats(bias_gradient))
+                              *_dropout_arguments(how.ids(rows.shape[0]), how.key, how.threshold), how.weight, how.bias,
+                              how.eps, moments.numpy(), as_bytes(gradient), sums, as_bytes(out), weight_gradient,
+                              bias_gradient)
     return weight_gradient, bias_gradient
 
 
@@ -260,7 +259,3 @@ def _dropout_arguments(node_id: np.ndarray | None, key: CounterKey | None, thres
     if threshold == 0:
         return None, 0, 0, 0, 0, 1.0
     return node_id, key.seed, key.epoch, key.stream, threshold, DRAW_LEVELS / (DRAW_LEVELS - threshold)
-
-
-def _floats(values: torch.Tensor | None) -> np.ndarray | None:
-    return None if values is None else values.detach().numpy()

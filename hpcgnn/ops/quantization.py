@@ -144,7 +144,8 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be one of {ROUNDINGS}, found {rounding!r}")
     found = _quantize_rows.on(rows.device)(rows, row_index, node_id, layout, key, message, rounding == "nearest")
-    refuse_bad_row(found, node_id, key)
+    if found >= 0:
+        refuse_bad_row(found, node_id, key)
 
 
 def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
@@ -220,7 +221,8 @@ def _check_shapes(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     place = str(message.device) if isinstance(message, torch.Tensor) else "cpu"
     if place != str(rows.device):
         raise KernelError(f"a message on {place} can't hold rows on {rows.device}; they belong on one device")
-    _check_bytes(layout, message)
+    if len(message) != layout.num_bytes:
+        _check_bytes(layout, message)
 
 
 def _check_bytes(layout: MessageLayout, message: Buffer) -> None:
@@ -231,31 +233,27 @@ def _check_bytes(layout: MessageLayout, message: Buffer) -> None:
 @by_device("quantization")
 def _quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                    message: np.ndarray, is_nearest: bool) -> int:
+    rotation = key.rotation().stream if layout.is_rotated else 0
     found = kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
                                  layout.bit_width, layout.payload_offset, layout.parameter_offset, key.seed, key.epoch,
-                                 key.stream, is_nearest, layout.is_rotated, _rotation_stream(layout, key), message)
-    _refuse_outside(found, row_index, layout, len(rows), len(message))
+                                 key.stream, is_nearest, layout.is_rotated, rotation, message)
+    if found < -1:
+        raise _outside(-2 - found, row_index, layout, len(rows), len(message))
     return found
 
 
 @by_device("quantization")
 def _dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
                      accumulate: bool, key: CounterKey | None = None) -> None:
-    seed, epoch = (key.seed, key.epoch) if layout.is_rotated else (0, 0)
+    seed, epoch, rotation = (key.seed, key.epoch, key.rotation().stream) if layout.is_rotated else (0, 0, 0)
     found = kernels.dequantize_rows(message, row_index, node_id, layout.bit_width, layout.payload_offset,
-                                    layout.parameter_offset, seed, epoch, layout.is_rotated,
-                                    _rotation_stream(layout, key), accumulate, STORAGE_NUMBER[rows.dtype], layout.dim,
-                                    as_bytes(rows))
-    _refuse_outside(found, row_index, layout, len(rows), len(message))
-
-
-def _rotation_stream(layout, key: CounterKey | None) -> int:
-    return key.rotation().stream if layout.is_rotated else 0
-
-
-def _refuse_outside(found: int, row_index: np.ndarray, layout, num_rows: int, num_bytes: int) -> None:
+                                    layout.parameter_offset, seed, epoch, layout.is_rotated, rotation, accumulate,
+                                    STORAGE_NUMBER[rows.dtype], layout.dim, as_bytes(rows))
     if found < -1:
-        i = -2 - found
-        raise KernelError(f"row {i} of a message has {layout.dim} columns at {layout.bit_width[i]} bits from byte "
-                          f"{layout.payload_offset[i]} of {num_bytes} on, and is row {row_index[i]} of {num_rows}; "
-                          "expected a row within the message and the table")
+        raise _outside(-2 - found, row_index, layout, len(rows), len(message))
+
+
+def _outside(i: int, row_index: np.ndarray, layout, num_rows: int, num_bytes: int) -> KernelError:
+    return KernelError(f"row {i} of a message has {layout.dim} columns at {layout.bit_width[i]} bits from byte "
+                       f"{layout.payload_offset[i]} of {num_bytes} on, and is row {row_index[i]} of {num_rows}; "
+                       "expected a row within the message and the table")

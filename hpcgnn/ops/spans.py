@@ -43,4 +43,6 @@ def blocks(start: int, stop: int, device: str = "cpu") -> list[tuple[int, int]]:
 
 
 def short_blocks(num_rows: int) -> list[tuple[int, int]]:
-    return [(first, min(first + ROWS_AT_ONCE, num_rows)) for first in range(0, max(num_rows, 1), ROWS_AT_ONCE)]
+    if num_rows <= ROWS_AT_ONCE:
+        return [(0, num_rows)]
+    return [(first, min(first + ROWS_AT_ONCE, num_rows)) for first in range(0, num_rows, ROWS_AT_ONCE)]

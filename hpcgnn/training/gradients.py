@@ -15,15 +15,17 @@ from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.nn.node_embedding import own_tables
 
 ALIGNMENT = 16     # floats: every parameter begins on a cache line
-HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")     # of register_hook, register_post_accumulate_grad_hook
 Hooked = list[tuple[nn.Parameter, list[Callable], list[Callable]]]
 
 
 @contextmanager
 def without_hooks(parameters: Iterable[nn.Parameter]) -> Iterator[Hooked]:
     """Within the block, weights call no hooks: a backward pass has one rank's share of their gradients. Yields them."""
-    held = [(one, [getattr(one, kind) or {} for kind in HOOKS]) for one in parameters
-            if any(getattr(one, kind) for kind in HOOKS)]
+    held = []
+    for one in parameters:      # what register_hook and register_post_accumulate_grad_hook have put there
+        before, after = one._backward_hooks, one._post_accumulate_grad_hooks
+        if before or after:
+            held.append((one, [before or {}, after or {}]))
     kept = [(one, [dict(hooks) for hooks in both]) for one, both in held]
     for _, both in held:
         for hooks in both:

@@ -53,7 +53,7 @@ def test_dropout_uses_the_same_draws(simd):
     draws, rows = draws_of(node_id, 41, 7, 8, 9), np.ones((2, 41), np.float32)
     for threshold in [1, int(draws[0, 0]), int(draws[0, 0]) + 1, 1 << 15, (1 << 16) - 1]:
         out = np.empty_like(rows)
-        pointwise.dropout_rows(rows, node_id, 7, 8, 9, threshold, 1.0, out)
+        pointwise.dropout_rows(rows.view(np.uint8), node_id, 7, 8, 9, threshold, 1.0, out.view(np.uint8))
         np.testing.assert_array_equal(out != 0, draws >= threshold)
 
 

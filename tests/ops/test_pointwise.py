@@ -17,7 +17,7 @@ from reference_pointwise import (
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import DROPOUT, CounterKey
-from hpcgnn.ops.pointwise import Activation, activate, drop_in_place, dropout
+from hpcgnn.ops.pointwise import Activation, activate, drop, dropout
 
 KEY = CounterKey(seed=3, epoch=4, purpose=DROPOUT, layer=2)
 
@@ -301,7 +301,7 @@ def test_results_have_the_same_bits_where_the_rows_lie(dtype, probability, dim, 
     lost = rows.clone()
     assert activation.forward(lost, lost)[0] is lost and torch.equal(lost, expected)
     dropped = dropout(rows, probability, np.arange(300), KEY)
-    assert torch.equal(drop_in_place(rows.clone(), probability, np.arange(300), KEY), dropped)
+    assert torch.equal(drop(rows.clone(), probability, np.arange(300), KEY), dropped)
 
 
 @pytest.mark.parametrize("weight, bias, match", [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple
 from functools import partial
 
 import torch
@@ -22,7 +21,7 @@ def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, d
               square: torch.Tensor, factors: AdamFactors) -> UnreadCheck:
     buffers = weights, gradient, lr, decay, mean, square
     return _checked(len(weights), weights.device, lambda grid, checks: _kernel("adam_step")(
-        grid, (BLOCK_THREADS,), *buffers, *astuple(factors), factors_of_step(factors), len(weights), checks))
+        grid, (BLOCK_THREADS,), *buffers, *factors, factors_of_step(factors), len(weights), checks))
 
 
 def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> UnreadCheck:
