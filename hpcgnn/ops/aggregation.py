@@ -110,8 +110,14 @@ class SparseRows:
                               f"{self.num_columns}; make the matrix again from a checked graph")
 
     def tasks_of(self, start: int, stop: int) -> np.ndarray:
-        inner = self.tasks[np.searchsorted(self.tasks, start, "right"):np.searchsorted(self.tasks, stop)]
-        return np.concatenate([[start], inner, [stop]]).astype(np.int64)
+        if (start, stop) not in self._tasks_of:
+            inner = self.tasks[np.searchsorted(self.tasks, start, "right"):np.searchsorted(self.tasks, stop)]
+            self._tasks_of[start, stop] = np.concatenate([[start], inner, [stop]]).astype(np.int64)
+        return self._tasks_of[start, stop]
+
+    @cached_property
+    def _tasks_of(self) -> dict[tuple[int, int], np.ndarray]:
+        return {}
 
     def rows(self, start: int, stop: int) -> SparseRows:
         """The matrix of rows start .. stop - 1. Raises KernelError if it starts among rows with implied self-loops."""
