@@ -4,7 +4,7 @@
 #   jobs/reproduce.sh sylvie VII               trains what is missing, then prints the table; also fig9 and so on, or all
 #   jobs/reproduce.sh fidelity [--dry-run] [--table-only]
 # --dry-run prints the commands, --table-only the table of what there is. Finished runs are kept, a run that was stopped or
-# has fewer seeds goes on, so call it again until it is done. docs/reproduce.md says what stands for which graph.
+# has fewer seeds goes on, so call it again until it is done. docs/benchmarks.md says what stands for which graph.
 #   HPCGNN_DATASETS              folder that holds the .npz files (docs/own-data.md has the format)
 #   HPCGNN_REPRODUCE_SEEDS       default: 5 for fidelity, 10 for its GCN and SGC of amazon_computers, 3 for the papers
 #   HPCGNN_REPRODUCE_EPOCHS      of every training, to try it; default: the graph's own. Kept apart from the whole runs

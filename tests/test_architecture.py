@@ -270,7 +270,6 @@ TABLES = [
     (MODEL_PATHS, "tests/nn/test_rematerialize.py", "", '"{}"'),
     (METHODS, "README.md", "Methods and models", "| `{}` |"),
     (METHODS, "docs/methods.md", "Methods", "| `{}` |"),
-    (METHODS, "docs/methods.md", "", "\n## {}\n"),
     (METHODS, "tests/training/test_methods.py", "", '"{}": '),
     (LOADERS, "docs/own-data.md", "Your own data", "`{}:"),
     (LOADERS, "hpcgnn/cli/preprocess.py", "", "{}:"),

@@ -45,6 +45,14 @@ def test_a_pyg_model_of_ones_own_learns_on_two_ranks(tmp_path):
     assert len(sent[8]) == 20 and [4 * one for one in sent[8]] == sent[32]
 
 
+@pytest.mark.long      # tests/library trains by `fit`
+def test_a_loop_of_ones_own_learns_on_two_ranks(tmp_path):
+    assert run_parallel_command(1, hpcgnn("preprocess", GRAPH, "--out", "shards", "--parts", 2), tmp_path).status == 0
+    ended = run_parallel_command(2, [sys.executable, ROOT / "examples" / "own_loop.py", "shards"], tmp_path)
+    assert ended.status == 0, ended.stderr
+    assert float(ended.stdout.split()[-1]) > 0.4
+
+
 @pytest.fixture(scope="module")
 def cora():
     """The archive of Cora, where the machine has real graphs."""

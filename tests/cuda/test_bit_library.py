@@ -11,7 +11,7 @@ from hpcgnn.ops.dispatch import device_kernels_on_cpu
 
 
 def layer_of(adjacency, features, weight):
-    """A convolution on bits as in docs/bits.md, and products of its parts."""
+    """A convolution on bits as in docs/low-bit.md, and products of its parts."""
     tiles = BitTiles.from_matrix(adjacency, row_scale=1 / adjacency.sum(1).clamp(min=1))
     means, num_tiles, num_jumped = aggregate_to_bit(tiles, to_bit(features, 4, packing="row"), 8)
     out = bit_mm_to_float(means, to_bit(weight, 8, packing="row"), relu=True)
