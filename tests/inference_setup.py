@@ -10,7 +10,7 @@ import scipy.sparse
 from hpcgnn.bench.float_networks import FloatBatches, integer_model, random_stack
 from hpcgnn.lowbit.inference.batches import cut_batches
 from hpcgnn.lowbit.inference.model_file import write_model
-from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.shards.schema import Fingerprint
 
 
 def some_graph(num_nodes=120, seed=0):

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.shards.reader import read_graph_info, read_partition
-from hpcgnn.shards.verification import verify_shards
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 
 SPLITS = ("train", "val", "test")
 

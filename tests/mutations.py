@@ -843,7 +843,7 @@ MUTATIONS = [
              SORTED),
     Mutation("shards/writer.py", "halos of ranks come in the order of ranks",
              "found[part % crew.size][part // crew.size]", "sum(found, [])[part]", CREW_OF_TWO),
-    Mutation("shards/sharing.py", "each array is read from the file of the first",
+    Mutation("shards/folder.py", "each array is read from the file of the first",
              'np.load(self._place / name, mmap_mode="r")', 'np.load(self._place / "0.npy", mmap_mode="r")',
              CREW_OF_TWO),
     Mutation("shards/folder.py", "stages of another graph are taken", 'if file.attrs["key"] == self.key:',

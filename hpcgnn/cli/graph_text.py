@@ -15,7 +15,7 @@ from rich.table import Table
 from hpcgnn.data.dataset import CleaningReport
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import MOST_LAYERS
-from hpcgnn.partition.statistics import IMPORTANCE_BINS, PartitionStatistics
+from hpcgnn.partition.partition import IMPORTANCE_BINS, PartitionStatistics
 from hpcgnn.partition.work import hops_to_loss, work_of_parts
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.report.run_folder import read_measured

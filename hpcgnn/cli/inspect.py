@@ -30,8 +30,7 @@ def command(shards: Path, plot: Path | None, packages: bool, verify: bool, work:
     from hpcgnn.cli.graph_text import level_bins_of, plot_parts, print_info, print_messages, print_table
     from hpcgnn.cli.progress import shown_progress
     from hpcgnn.methods.sylvie import Sylvie
-    from hpcgnn.shards.reader import read_graph_info
-    from hpcgnn.shards.verification import verify_shards
+    from hpcgnn.shards.reader import read_graph_info, verify_shards
 
     if verify:
         with shown_progress() as progress:

@@ -1,23 +1,31 @@
-"""The last steps of every source: features, labels, splits, the report of what was read, and the check of the whole.
-
-A graph without labels can be trained with made ones, classes by in-degree; its name then says so.
-"""
+"""The last steps of every source: features, labels, splits, the report of what was read, and the check of the whole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hpcgnn.data.cleaning import CleanGraph
-from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, UNKNOWN_INDICATOR, GraphDataset, is_plain_name
+from hpcgnn.data.dataset import (
+    DUBIOUS,
+    MAX_CLASSES,
+    MAX_FEATURES,
+    NO_WEIGHTS,
+    NOWHERE,
+    UNKNOWN_INDICATOR,
+    GraphDataset,
+    Origins,
+    WhatWasRead,
+    is_plain_name,
+)
 from hpcgnn.data.features import ColumnTypes, Features, look_at_features, prepare_features
 from hpcgnn.data.hold_out import doubts_about, hold_out, links_of
 from hpcgnn.data.ids import NodeRows
-from hpcgnn.data.labels import Labels, made_labels
+from hpcgnn.data.labels import Labels
 from hpcgnn.data.options import SourceOptions
-from hpcgnn.data.what_was_read import DUBIOUS, NO_WEIGHTS, NOWHERE, Origins, WhatWasRead
 from hpcgnn.errors import DatasetError
 
 Masks = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -67,21 +75,6 @@ def _mask(members: np.ndarray, num_nodes: int) -> np.ndarray:
     return mask
 
 
-def assemble_made_dataset(name: str, graph: CleanGraph, features: Features | None, options: SourceOptions,
-                          node_name: np.ndarray | None = None, origins: Origins = NOWHERE,
-                          held_out: np.ndarray | None = None, types: ColumnTypes | None = None) -> GraphDataset:
-    """Join a cleaned graph with `options.make_labels` classes made from its in-degrees and a random split.
-
-    The name of the dataset says so in every run and report: no such score is a benchmark.
-    """
-    num_classes = options.make_labels
-    remark = (f"MADE LABELS: the source has none; {num_classes} classes of equal size by rank of in-degree stand in, "
-              "so no score on them is a benchmark")
-    labels = Labels(made_labels(graph.indptr, graph.indices, num_classes, name), num_classes, remarks=(remark,))
-    return assemble_dataset(f"{name}-made-labels-{num_classes}", graph, features, labels, None, options, node_name,
-                            replace(origins, labels="in-degrees, made"), held_out, types)
-
-
 def refuse_given_labels(source: str, options: SourceOptions) -> None:
     """Raise DatasetError if labels are to be made for a source that has its own."""
     if options.make_labels is not None:
@@ -96,13 +89,15 @@ MAX_LINES, MAX_TEXT = 40, 600     # lines, and characters per line: an attribute
 def describe(dataset: GraphDataset, origins: Origins, drawn_with: int | None) -> WhatWasRead:
     """Describe the content of a finished graph and its origins; drawn_with is the seed of a random split."""
     report = dataset.cleaning
-    lines = [("nodes", _nodes(dataset, origins)), ("edges", _edges(dataset)), ("weights", _weights(dataset, origins)),
-             *_of_edges(dataset, origins), ("features", _features(dataset, origins)),
-             ("labels", _labels(dataset, origins)), ("splits", _splits(dataset, origins, drawn_with))]
+    lines = [("nodes", _nodes(dataset, origins)), *_types(dataset), ("edges", _edges(dataset)),
+             ("weights", _weights(dataset, origins)), *_of_edges(dataset, origins),
+             ("features", _features(dataset, origins)), ("labels", _labels(dataset, origins)),
+             ("splits", _splits(dataset, origins, drawn_with))]
     lines += [("skipped", text) for text in origins.skipped]
     lines += [("unused", ", ".join(_shortened(origins.unused)))] if origins.unused else []
     lines += [("note", text) for text in report.remarks]
-    lines += [(DUBIOUS, text) for text in (*origins.dubious, *_doubts_about_weights(dataset.edge_weight))]
+    lines += [(DUBIOUS, text) for text in (*origins.dubious, *_doubts_about_weights(dataset.edge_weight),
+                                           *_doubts_about_types(dataset))]
     return WhatWasRead(tuple((topic, text[:MAX_TEXT]) for topic, text in lines[:MAX_LINES]))
 
 
@@ -112,6 +107,21 @@ def _nodes(dataset: GraphDataset, origins: Origins) -> str:
     kind = "texts" if dataset.node_name.dtype.kind in "UO" else "integers"
     shown = ", ".join(str(name)[:SHOWN_CHARACTERS] for name in dataset.node_name[:SHOWN_IDS].tolist())
     return f"{dataset.num_nodes:,}; ids are {kind}{_from(origins.ids)}: {shown}, ..."
+
+
+def _types(dataset: GraphDataset) -> list[tuple[str, str]]:
+    if not dataset.node_types:
+        return []
+    names, counts = zip(*dataset.node_types, strict=True)
+    return [("types", f"{len(names):,}, numbered one after another: {_counts(names, np.array(counts))}")]
+
+
+def _doubts_about_types(dataset: GraphDataset) -> tuple[str, ...]:
+    is_labeled = dataset.train_mask | dataset.val_mask | dataset.test_mask
+    if not dataset.node_types or not is_labeled.any() or dataset.in_degree()[is_labeled].any():
+        return ()
+    return ("no edge leads to a node of the splits, so a model sees nothing but their own features; --symmetrize "
+            "(symmetrize=True) adds the reverse of every edge",)
 
 
 def _edges(dataset: GraphDataset) -> str:
@@ -204,10 +214,28 @@ def _shortened(names: Iterable[str]) -> list[str]:
     return names if more <= 0 else [*names[:SHOWN_NAMES], f"and {more:,} more"]
 
 
+class Types(NamedTuple):
+    """Types of nodes and their columns, as in GraphDataset."""
+
+    node_types: tuple[tuple[str, int], ...] = ()
+    type_columns: tuple[int, ...] = ()
+    relation_columns: tuple[int, ...] = ()
+
+    def of_columns(self, features: Features | None) -> ColumnTypes | None:
+        """The type of each row and column, if each type has columns of its own."""
+        counts = [count for _, count in self.node_types]
+        if features is None or features.shape != (sum(counts), sum(self.type_columns)):
+            return None
+        return ColumnTypes(*(np.repeat(np.arange(len(counts)), sizes) for sizes in (counts, self.type_columns)))
+
+
+NO_TYPES = Types()
+
+
 def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, labels: Labels, masks: Masks | None,
                      options: SourceOptions, node_name: np.ndarray | None = None,
                      origins: Origins = NOWHERE, held_out: np.ndarray | None = None,
-                     types: ColumnTypes | None = None) -> GraphDataset:
+                     types: Types = NO_TYPES) -> GraphDataset:
     """Join a cleaned graph with its features, labels and splits, and check the whole.
 
     Parameters
@@ -217,7 +245,6 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     node_name                                as in GraphDataset
     origins : Origins                        where the source holds what was read
     held_out : (n, 3) int64 or None          links of validation and test, see `hold_out`
-    types : ColumnTypes or None              of nodes and columns, where each type has columns of its own
     """
     if not is_plain_name(name):
         raise DatasetError(f"the graph would be called {name[:60]!r} after its file; rename that to something short "
@@ -248,50 +275,40 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
         origins = replace(origins, dubious=(*origins.dubious, f"{count:,} nodes of the splits have no "
                                                         "label, and were left out of the splits"))
     options.progress("preparing features", None)
+    feature_names = ()
     if features is not None and options.feature_kind != "structural":
+        feature_names = tuple(map(str, origins.feature_names))
         is_scaled = options.is_public or options.normalize_features in ("row", "standard")
         notes, dubious = look_at_features(features, origins.feature_names, is_scaled, origins.others)
         report = replace(report, remarks=report.remarks + notes)
         origins = replace(origins, dubious=origins.dubious + dubious)
-    features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name, types)
+    features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name,
+                                                 types.of_columns(features))
     report = replace(report, remarks=report.remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks
     dataset = GraphDataset(name, indptr, indices, features, labels.values, labels.num_classes, train_mask, val_mask,
                            test_mask, report, graph.edge_weight, node_name, labels.class_names, held_out,
-                           graph.edge_type, graph.edge_attr, relation_names).check()
+                           graph.edge_type, graph.edge_attr, relation_names, types.node_types,
+                           # Structural features, which all types share, may have taken the place of the source's.
+                           types.type_columns if sum(types.type_columns) == features.shape[1] else (),
+                           types.relation_columns, feature_names).check()
+    _check_types(dataset)
     report = replace(report, read=describe(dataset, origins, drawn_with))
     return replace(dataset, cleaning=report)
 
 
-def with_types(dataset: GraphDataset, node_types: tuple[tuple[str, int], ...],
-               type_columns: tuple[int, ...] = (), relation_columns: tuple[int, ...] = ()) -> GraphDataset:
-    """The graph with types of nodes, see GraphDataset, and two more lines about what was read: the types, and a
-    warning if no edge leads to a node with a label.
-    """
-    if not node_types:
-        return dataset
-    if sum(count for _, count in node_types) != dataset.num_nodes:
-        raise DatasetError(f"{dataset.name} has {dataset.num_nodes} nodes, and its types have "
-                           f"{sum(count for _, count in node_types)}; expected the same number")
-    (nodes, *rest), (names, counts) = dataset.cleaning.read.lines, zip(*node_types, strict=True)
-    if dataset.held_out is not None:
-        _check_types_of_links(dataset, names, np.repeat(np.arange(len(counts)), counts))
-    shown = _counts(names, np.array(counts))
-    lines = [nodes, ("types", f"{len(node_types):,}, numbered one after another: {shown}"), *rest]
-    is_labeled = dataset.train_mask | dataset.val_mask | dataset.test_mask
-    if is_labeled.any() and not dataset.in_degree()[is_labeled].any():
-        lines.append((DUBIOUS, "no edge leads to a node of the splits, so a model sees nothing but their own features; "
-                               "--symmetrize (symmetrize=True) adds the reverse of every edge"))
-    report = replace(dataset.cleaning, read=WhatWasRead(tuple(lines)))
-    # Structural features, which all types share, may have taken the place of the source's.
-    type_columns = type_columns if sum(type_columns) == dataset.features.shape[1] else ()
-    return replace(dataset, node_types=node_types, type_columns=type_columns,
-                   relation_columns=relation_columns, cleaning=report)
-
-
-def _check_types_of_links(dataset: GraphDataset, names: Sequence[str], type_of: np.ndarray) -> None:
-    """Raise DatasetError for a held-out link between types that no edge of its relation joins, if it has edges."""
-    held, target = dataset.held_out, np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
+def _check_types(dataset: GraphDataset) -> None:
+    # A held-out link may only be between types that edges of its relation join, if it has edges.
+    if not dataset.node_types:
+        return
+    names, counts = zip(*dataset.node_types, strict=True)
+    if sum(counts) != dataset.num_nodes:
+        raise DatasetError(f"{dataset.name} has {dataset.num_nodes} nodes, and its types have {sum(counts)}; expected "
+                           "the same number")
+    held, type_of = dataset.held_out, np.repeat(np.arange(len(counts)), counts)
+    if held is None:
+        return
+    target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
     relation, of = (0, np.zeros(len(held), int)) if dataset.edge_type is None else (dataset.edge_type, held[:, 3])
     joined = np.zeros((len(dataset.relation_names) or 1, len(names), len(names)), bool)
     joined[relation, type_of[dataset.indices], type_of[target]] = True

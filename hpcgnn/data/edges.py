@@ -20,7 +20,7 @@ from hpcgnn.data.arcs import Ends
 from hpcgnn.data.arrays import Sliced, columns, keep_rows
 from hpcgnn.data.assemble import refuse_given_labels
 from hpcgnn.data.columns import Ids, texts_of
-from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.dataset import NO_WEIGHTS, GraphDataset, Origins
 from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.node_files import NodeFile, first_column, read_node_file, rows_of
@@ -40,7 +40,6 @@ from hpcgnn.data.text_table import (
     read_columns,
     whole_numbers_of,
 )
-from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 SETTINGS = ("labels", "features", "splits", "ids", "header", "weight", "relation", "ignore")

@@ -1,4 +1,4 @@
-"""GivenGraph: a user's graph, with ids, labels and splits in any form, and how it becomes a GraphDataset.
+"""GivenGraph: a user's graph, with ids, labels, splits and relations in any form; and how it becomes a GraphDataset.
 
 All sources except public data sets end in `finish_dataset`: number the nodes, clean the edges, read labels and splits.
 """
@@ -15,22 +15,19 @@ from hpcgnn.data.arcs import Ends
 from hpcgnn.data.arrays import Sliced
 from hpcgnn.data.assemble import (
     Masks,
+    Types,
     assemble_dataset,
-    assemble_made_dataset,
     masks_from_ids,
     refuse_given_labels,
-    with_types,
 )
 from hpcgnn.data.cleaning import CleanGraph, TypedEdges, build_csr, build_typed_csr, check_weights
-from hpcgnn.data.columns import as_ids, as_mask, as_numbers, as_words, is_mask
-from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.features import ColumnTypes, Features
+from hpcgnn.data.columns import Words, as_ids, as_labels, as_mask, as_numbers, as_words, is_mask
+from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, NOWHERE, GraphDataset, Origins
+from hpcgnn.data.features import Features
 from hpcgnn.data.hold_out import as_times, last_links, links_of
-from hpcgnn.data.ids import NodeRows, ids_of_ends, look_at_ids, numbers_of_ends, renumbered
-from hpcgnn.data.labels import UNKNOWN, Labels, alike, read_labels
+from hpcgnn.data.ids import SPARSE, NodeRows, ids_of_ends, look_at_ids, numbers_of_ends, renumbered
+from hpcgnn.data.labels import UNKNOWN, Labels, alike, made_labels, read_labels
 from hpcgnn.data.options import SourceOptions
-from hpcgnn.data.relations import read_attributes, read_relations
-from hpcgnn.data.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
 SPLITS = ("training", "validation", "test")
@@ -120,6 +117,119 @@ def _one_of_several(masks: np.ndarray, num_nodes: int, name: str, place: int, co
     return masks[:, column]
 
 
+def read_relations(given: Any, names: tuple[str, ...], num_edges: int, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The relation of each edge, (num_edges,) int32, and the names of relations, (num_relations,) by number.
+
+    Texts are numbered in alphabetical order: "likes", "cites" and "likes" become 1, 0 and 1. Numbers stay as they are,
+    up to the largest. If fewer than half of these numbers occur, as with ids of a database, those that occur are
+    numbered in ascending order and keep the numbers as names.
+
+    Parameters
+    ----------
+    given : column of numbers or texts
+    names : tuple of str      by number, or empty
+    name : str                name of the dataset, for messages
+
+    Raises
+    ------
+    DatasetError              a relation that is unknown, negative or not whole, a number that has no name, names for
+                              texts, or another number of relations than of edges
+    """
+    what = f"{name}: the relations of edges"
+    found = as_labels(given, what)
+    values = found.code if isinstance(found, Words) else found
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape != (num_edges,):
+        raise DatasetError(f"{what} have shape {values.shape}; expected one for each of {num_edges} edges")
+    if isinstance(found, Words):
+        return _of_words(values, found.word, names, what)
+    with np.errstate(invalid="ignore"):
+        is_bad = ~(values >= 0) | (values > np.iinfo(np.int64).max)
+        is_bad |= (values % 1 != 0) if values.dtype.kind == "f" else False
+    if is_bad.any():
+        place = int(np.argmax(is_bad))
+        raise DatasetError(f"{what} are {values[place]} at place {place}; expected whole numbers from 0, or texts: "
+                           "leave out edges without a relation, or all relations by relation=none (relation=False in "
+                           "Python)")
+    values = values.astype(np.int64)
+    highest = int(values.max(initial=-1))
+    if names:
+        if highest >= len(names):
+            raise DatasetError(f"{what} go up to {highest}, and there are {len(names)} relation names; expected a name "
+                               "for each number from 0")
+        return _with_names(values, names, what)
+    if highest < SPARSE * num_edges:
+        occurs = np.bincount(values, minlength=highest + 1) > 0
+        if highest + 1 <= SPARSE * np.count_nonzero(occurs):
+            return _with_names(values, tuple(map(str, range(highest + 1))), what)
+    numbers, place = np.unique(values, return_inverse=True)
+    return _with_names(place, tuple(map(str, numbers.tolist())), what)
+
+
+def _of_words(code: np.ndarray, word: tuple[str, ...], names: tuple[str, ...],
+              what: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    is_unknown = np.isin(code, [-1, *(number for number, text in enumerate(word) if not text)])
+    if is_unknown.any():
+        raise DatasetError(f"{what} lack a name at place {int(np.argmax(is_unknown))}; leave out edges without a "
+                           "relation, or all relations by relation=none (relation=False in Python)")
+    lacking = next((text for text in word if text not in names), None) if names else None
+    if lacking is not None:
+        raise DatasetError(f"{what} hold {lacking[:40]!r}, which is none of {len(names)} relation names; expected one "
+                           "of them for each edge")
+    names = names or tuple(sorted(word))
+    number_of = {text: number for number, text in enumerate(names)}
+    return _with_names(np.array([number_of[text] for text in word], np.int64)[code], names, what)
+
+
+def _with_names(number: np.ndarray, names: tuple[str, ...], what: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    if len(names) > MAX_CLASSES:
+        raise DatasetError(f"{what} are of {len(names)} kinds; expected at most {MAX_CLASSES}")
+    return number.astype(np.int32), names
+
+
+def read_relation_names(given: Any, what: str) -> tuple[str, ...]:
+    """Names of relations by number, from a column of texts; DatasetError for a name that is unknown or comes twice."""
+    words = as_words(given, what)
+    names = [words.word[code] if code >= 0 else "" for code in words.code.reshape(-1).tolist()]
+    if "" in names or len(set(names)) < len(names):
+        raise DatasetError(f"{what} lack a name or have one twice; expected a different one for each relation")
+    return tuple(names)
+
+
+def read_attributes(given: Any, num_edges: int, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Attributes of edges, (num_edges, num_edge_features) float32, from a column or matrix of numbers, and a warning if
+    float32 rounds whole numbers among them.
+
+    Raises DatasetError for texts, for another number of rows than of edges, and for values that are unknown, infinite
+    or too large for float32.
+    """
+    what = f"{name}: the attributes of edges"
+    values = as_numbers(given, what)
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2 or len(values) != num_edges or not 1 <= values.shape[1] <= MAX_FEATURES:
+        raise DatasetError(f"{what} have shape {values.shape}; expected a row for each of {num_edges} edges, with at "
+                           "least one number")
+    with np.errstate(over="ignore"):
+        stored = values.astype(np.float32)
+    is_bad = ~np.isfinite(stored)
+    if is_bad.any():
+        edge, column = np.argwhere(is_bad)[0].tolist()
+        raise DatasetError(f"{what} hold {values[edge, column]} in column {column} of edge {edge}; expected finite "
+                           "numbers: fill in such values first, or leave all attributes out by edge_features=none "
+                           "(edge_attr=False in Python)")
+    # float32 holds each whole number up to 2**24, and float64 up to 2**53: beyond, a float is no count or time.
+    most = 2.0**53 if values.dtype.kind == "f" else np.inf
+    is_rounded = (np.abs(stored) >= 2**24) & (np.abs(stored) < most) & (stored != values) & (values % 1 == 0)
+    if not is_rounded.any():
+        return stored, ()
+    edge, column = np.argwhere(is_rounded)[0].tolist()
+    return stored, (
+        f"{int(is_rounded.any(axis=1).sum()):,} edges have attributes that float32 rounds, such as "
+        f"{values[edge, column]:.0f} in column {column}, and edges that are equal then are duplicates; subtract the "
+        "least value of the column from it first",)
+
+
 @dataclass(frozen=True)
 class GivenGraph:
     """The content of a user's object or files, before anything is decided.
@@ -180,7 +290,7 @@ class GivenGraph:
 
 def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     """Number the nodes, clean the edges, decide what labels mean, and check the whole."""
-    labels = _labels(given, options)
+    labels, dubious = _labels(given, options), given.origins.dubious
     if given.weight is not None:
         weight = as_numbers(given.weight, f"{given.name}: the weights of edges")
         given = replace(given, weight=weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight)
@@ -188,17 +298,16 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if rows is not None and given.node_id is None and isinstance(rows.ids, np.ndarray):
         given = replace(given, remarks=(*given.remarks, f"edges name {num_nodes:,} of the numbers 0 to "
                                         f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
-    if rows is not None and (dubious := look_at_ids(rows.ids)):
-        given = replace(given, origins=replace(given.origins, dubious=given.origins.dubious + dubious))
+    if rows is not None:
+        dubious += look_at_ids(rows.ids)
     if given.edge_attr is not None:
-        attr, dubious = read_attributes(given.edge_attr, len(source), given.name)
-        given = replace(given, edge_attr=attr, origins=replace(given.origins, dubious=given.origins.dubious + dubious))
+        attr, rounded = read_attributes(given.edge_attr, len(source), given.name)
+        given, dubious = replace(given, edge_attr=attr), dubious + rounded
     if given.relation is not None:
         relation, names = read_relations(given.relation, given.relation_names, len(source), given.name)
         given = replace(given, relation=relation, relation_names=names)
     graph = _cleaned(given, source, target, num_nodes, options).with_remarks(given.remarks)
-    if dubious := alike(graph.relation_names, "relations"):
-        given = replace(given, origins=replace(given.origins, dubious=given.origins.dubious + dubious))
+    origins = replace(given.origins, dubious=dubious + alike(graph.relation_names, "relations"))
     held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name, graph.relation_names)
     if given.time is not None:
         if held_out is not None or options.val_links is not None or options.test_links is not None:
@@ -211,32 +320,19 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         rows = NodeRows(given.row_name, given.name)
         if len(rows) != num_nodes:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
-    name, types = None if rows is None else rows.names, _column_types(given, num_nodes)
+    name, splits = given.name, None if labels is None else given.splits
     if labels is None and options.make_labels is not None:
-        made = assemble_made_dataset(given.name, graph, given.features, options, name, given.origins, held_out,
-                                     types)
-        return _with_columns(made, given, options)
-    if labels is None:
+        # The name of the dataset says so in every run and report: no such score is a benchmark.
+        num_classes = options.make_labels
+        labels = Labels(made_labels(graph.indptr, graph.indices, num_classes, name), num_classes, remarks=(
+            f"MADE LABELS: the source has none; {num_classes} classes of equal size by rank of in-degree stand in, so "
+            "no score on them is a benchmark",))
+        name, origins = f"{name}-made-labels-{num_classes}", replace(origins, labels="in-degrees, made")
+    elif labels is None:
         labels = _no_labels(given, num_nodes, held_out is not None or options.holds_out)
-        given = replace(given, splits=None)
-    masks = None if given.splits is None else read_splits(given.splits, num_nodes, given.name, rows, given.split_column)
-    dataset = assemble_dataset(given.name, graph, given.features, labels, masks, options, name, given.origins, held_out,
-                               types)
-    return _with_columns(dataset, given, options)
-
-
-def _with_columns(dataset: GraphDataset, given: GivenGraph, options: SourceOptions) -> GraphDataset:
-    names = () if given.features is None or options.feature_kind == "structural" else given.origins.feature_names
-    return replace(with_types(dataset, given.node_types, given.type_columns, given.relation_columns),
-                   feature_names=tuple(map(str, names)))
-
-
-def _column_types(given: GivenGraph, num_nodes: int) -> ColumnTypes | None:
-    """The type of each row and column, if each type has columns of its own."""
-    counts = [count for _, count in given.node_types]
-    if given.features is None or sum(counts) != num_nodes or sum(given.type_columns) != given.features.shape[1]:
-        return None
-    return ColumnTypes(*(np.repeat(np.arange(len(counts)), sizes) for sizes in (counts, given.type_columns)))
+    masks = None if splits is None else read_splits(splits, num_nodes, name, rows, given.split_column)
+    return assemble_dataset(name, graph, given.features, labels, masks, options, None if rows is None else rows.names,
+                            origins, held_out, Types(given.node_types, given.type_columns, given.relation_columns))
 
 
 def _cleaned(given: GivenGraph, source: Ends, target: Ends, num_nodes: int, options: SourceOptions) -> CleanGraph:

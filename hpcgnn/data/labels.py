@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from hpcgnn.data.arcs import ARCS_A_CHUNK
 from hpcgnn.data.columns import MISSING_TEXTS, SUSPECTS, Words, as_labels
-from hpcgnn.data.dataset import UNKNOWN_INDICATOR
-from hpcgnn.data.what_was_read import NOWHERE, Origins
+from hpcgnn.data.dataset import NOWHERE, UNKNOWN_INDICATOR, Origins
 from hpcgnn.errors import DatasetError
 
 UNKNOWN = -1

@@ -17,17 +17,15 @@ import scipy.sparse
 from hpcgnn.data.arcs import RowsOfEntries
 from hpcgnn.data.arrays import Archive
 from hpcgnn.data.assemble import refuse_given_labels
-from hpcgnn.data.dataset import GraphDataset
+from hpcgnn.data.dataset import NO_WEIGHTS, GraphDataset, Origins
 from hpcgnn.data.features import Features
-from hpcgnn.data.given import GivenGraph, finish_dataset
+from hpcgnn.data.given import GivenGraph, finish_dataset, read_relation_names
 from hpcgnn.data.node_files import read_node_file
 from hpcgnn.data.objects import graph_of_matrix
 from hpcgnn.data.options import NOTHING, SourceOptions, split_path
 from hpcgnn.data.pyg import graph_of_data
-from hpcgnn.data.relations import read_relation_names
 from hpcgnn.data.tables import ROWS, Choices
 from hpcgnn.data.typed import graph_of_archive, is_typed_archive
-from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 MATRIX_SETTINGS = ("rows", "labels", "features", "splits", "weight", "ignore")

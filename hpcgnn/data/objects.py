@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.data.columns import as_ends, as_features, as_numbers, as_sparse
+from hpcgnn.data.dataset import NO_WEIGHTS, Origins
 from hpcgnn.data.given import GivenGraph
 from hpcgnn.data.labels import place_beside
 from hpcgnn.data.pyg import are_graphs, graph_of_data, graph_of_dgl, is_graph
@@ -35,7 +36,6 @@ from hpcgnn.data.tables import (
     mask_columns,
     named_splits,
 )
-from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 DEFAULT_NAME = "graph"

@@ -23,10 +23,9 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.data.columns import as_features, as_numbers, as_sparse
-from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.given import GivenGraph, finish_dataset
+from hpcgnn.data.dataset import NO_WEIGHTS, GraphDataset, Origins
+from hpcgnn.data.given import GivenGraph, finish_dataset, read_relation_names
 from hpcgnn.data.options import SourceOptions, choice_of, reading, split_path
-from hpcgnn.data.relations import read_relation_names
 from hpcgnn.data.tables import (
     FEATURE_NAMES,
     LABEL_NAMES,
@@ -39,7 +38,6 @@ from hpcgnn.data.tables import (
     row_lists,
 )
 from hpcgnn.data.typed import DGL_ATTRIBUTES, graph_of_hetero, graph_of_typed_dgl, is_typed
-from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 # DGL calls the types of edges _TYPE in a graph that was of several types; case is ignored.

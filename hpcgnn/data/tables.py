@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.data.columns import as_features, as_mask, as_numbers, as_words
+from hpcgnn.data.dataset import NO_WEIGHTS, Origins
 from hpcgnn.data.given import WORDS, GivenGraph
 from hpcgnn.data.labels import place_beside
 from hpcgnn.data.options import NOTHING, choice_of
-from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 ROWS = ("sources", "destinations")

@@ -28,6 +28,7 @@ from hpcgnn.data.arcs import INT32_NODES
 from hpcgnn.data.arrays import Archive
 from hpcgnn.data.assemble import Masks
 from hpcgnn.data.columns import Ids, Words, as_features, as_ids, as_labels, as_numbers, texts_of
+from hpcgnn.data.dataset import NO_WEIGHTS, Origins
 from hpcgnn.data.features import Features
 from hpcgnn.data.given import GivenGraph, read_splits
 from hpcgnn.data.ids import NodeRows
@@ -52,7 +53,6 @@ from hpcgnn.data.tables import (
     pick,
     row_lists,
 )
-from hpcgnn.data.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 DGL_ATTRIBUTES = ("edge_attr", "e_feat", "feat")      # of edges; case is ignored

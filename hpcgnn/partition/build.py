@@ -14,8 +14,7 @@ import numpy as np
 from hpcgnn.data.dataset import GraphDataset, feature_rows
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.order import order_rows
-from hpcgnn.partition.partition import Halo, Partition, find_halos, row_blocks, row_positions
-from hpcgnn.partition.statistics import node_importance
+from hpcgnn.partition.partition import Halo, Partition, find_halos, node_importance, row_blocks, row_positions
 
 
 @dataclass(frozen=True)

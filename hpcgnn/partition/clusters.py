@@ -16,6 +16,7 @@ from hpcgnn.data.options import Progress, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.metis import metis_parts, symmetric_adjacency
+from hpcgnn.partition.order import without_gaps
 from hpcgnn.partition.owner import contiguous_owners
 
 ADVICE = "use --cluster-rows 0"
@@ -43,12 +44,7 @@ def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0, scrat
         cluster = metis_parts(indptr, indices, num_clusters, "cut", seed, name=dataset.name, advice=ADVICE)
     else:
         cluster = kaminpar_parts(indptr, indices, num_clusters, seed, name=dataset.name, advice=ADVICE)
-    return _without_gaps(cluster)
-
-
-def _without_gaps(cluster: np.ndarray) -> np.ndarray:
-    is_used = np.bincount(cluster) > 0
-    return (np.cumsum(is_used, dtype=np.int32) - 1)[cluster]
+    return without_gaps(cluster)
 
 
 def batch_clusters(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batch_size: int,

@@ -42,11 +42,12 @@ def nested_order(indptr: np.ndarray, indices: np.ndarray, num_nodes: int, inner_
         # Stable, so rows of a cluster keep the order of the smaller clusters within it.
         moved = np.argsort(cluster[unit_of[order]], kind="stable")
         order = order[moved]
-        unit_of = _numbered(cluster)[unit_of]
+        unit_of = without_gaps(cluster)[unit_of]
     return order.astype(np.int64)
 
 
-def _numbered(cluster: np.ndarray) -> np.ndarray:
+def without_gaps(cluster: np.ndarray) -> np.ndarray:
+    """Clusters, (n,) integer, numbered anew in their order, without the numbers that none has, (n,) int32."""
     is_used = np.bincount(cluster, minlength=1) > 0
     return (np.cumsum(is_used, dtype=np.int32) - 1)[cluster]
 

@@ -94,25 +94,7 @@ REFINED_SLACK = 1.03     # the same ratio for the quantity that kaminpar balance
 
 def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
                   balance: str | None = None, work: TrainingWork | None = None) -> np.ndarray:
-    """Choose the owner of every node. No part is empty; the same seed gives the same owners.
-
-    Parameters
-    ----------
-    dataset : GraphDataset    a directed graph is taken as undirected here
-    num_parts : int           at most as many as nodes
-    partitioner : {"kaminpar", "metis", "metis-cut", "ldg", "random", "contiguous"}
-    balance : {"nodes", "edges", "both", "training"} or None
-        what all parts share about equally; None: both, or nodes if the partitioner takes no weights
-    work : TrainingWork       work of every node, if balance is "training"
-
-    Returns
-    -------
-    (num_nodes,) int32        values < num_parts
-
-    Raises
-    ------
-    ConfigError               more parts than nodes, an unknown partitioner or setting, or the partitioner gave up
-    """
+    """The owner of every node, without the counts of its refinement; see `choose_owners`."""
     return choose_owners(dataset, num_parts, partitioner, seed, balance, work=work)[0]
 
 
@@ -129,7 +111,7 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
         kaminpar minimizes cut edges, then the rows sent; metis minimizes the rows sent, metis-cut the cut edges
     balance : {"nodes", "edges", "both", "training"} or None
         quantity that all parts share about equally: nodes, in-edges, EDGES_A_NODE x nodes + in-edges, or the work of
-        `work`. None: `default_balance`
+        `work`. None: both, or nodes if the partitioner takes no weights
 
     Returns
     -------
@@ -191,10 +173,14 @@ def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int, scratch: Path 
     progress("partitioning with ldg", None)
     order = np.arange(dataset.num_nodes, dtype=np.int32)
     np.random.default_rng(seed).shuffle(order)
-    capacity = max(SLACK * dataset.num_nodes / num_parts, -(-dataset.num_nodes // num_parts))
-    owner = np.full(dataset.num_nodes, -1, np.int32)
-    kernels.ldg_assign(indptr, indices, order, capacity,
-                       np.zeros(num_parts, np.int64), np.zeros(num_parts, np.int64), owner)
+    return _deal(indptr, indices, order, np.full(dataset.num_nodes, -1, np.int32), num_parts)
+
+
+def _deal(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray, owner: np.ndarray, num_parts: int) -> np.ndarray:
+    # Gives the nodes of `order`, whose owner is -1, to parts, in place.
+    capacity = max(SLACK * len(owner) / num_parts, -(-len(owner) // num_parts))
+    size = np.bincount(owner[owner >= 0], minlength=num_parts)
+    kernels.ldg_assign(indptr, indices, order, capacity, np.zeros(num_parts, np.int64), size, owner)
     return owner
 
 
@@ -205,10 +191,7 @@ def place_new_nodes(dataset: GraphDataset, owner: np.ndarray, num_parts: int) ->
     """
     new = np.flatnonzero(owner < 0).astype(np.int32)
     if len(new):
-        indptr, indices = symmetric_adjacency(dataset)
-        capacity = max(SLACK * dataset.num_nodes / num_parts, -(-dataset.num_nodes // num_parts))
-        size = np.bincount(owner[owner >= 0], minlength=num_parts)
-        kernels.ldg_assign(indptr, indices, new, capacity, np.zeros(num_parts, np.int64), size, owner)
+        _deal(*symmetric_adjacency(dataset), new, owner, num_parts)
     return fill_empty_parts(owner, num_parts)
 
 

@@ -19,7 +19,7 @@ from hpcgnn.data.dataset import INT32_NODES, GraphDataset, feature_rows
 from hpcgnn.data.options import Progress, ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.feature_formats import PACKAGE, feature_format
-from hpcgnn.shards.fingerprint import DIGEST_BYTES, Fingerprint
+from hpcgnn.shards.schema import DIGEST_BYTES, Fingerprint
 
 BLOCK_ENTRIES = 1 << 20
 

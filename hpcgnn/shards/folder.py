@@ -4,15 +4,18 @@ New files are written in a hidden folder inside. Renaming it to `.arrived` is th
 readers look there first. Afterwards files are moved out and old ones removed; if this is interrupted, the next writer
 completes it.
 
-A `Crew` is the ranks that make shards together. `Stages` keep what an interrupted run has finished (owners, orders of
-rows) in another hidden folder, for the next run on the same graph.
+A `Crew` is the ranks that make shards together. The arrays of the graph that rank 0 has read go to the others through
+files that each rank maps, so that the ranks of one node hold them in memory once. `Stages` keep what an interrupted
+run has finished (owners, orders of rows) in another hidden folder, for the next run on the same graph.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import os
+import pickle
 import shutil
 import socket
 import sys
@@ -27,12 +30,12 @@ import h5py
 import numpy as np
 
 import hpcgnn
+from hpcgnn.data.arrays import RowFile, in_pieces
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.options import Progress, silent
 from hpcgnn.errors import HpcgnnError, ShardError
-from hpcgnn.shards.features import hash_graph
-from hpcgnn.shards.fingerprint import DIGEST_BYTES
-from hpcgnn.shards.schema import ARRIVED, GRAPH_FILE, INCOMING_PATTERN, PART_PATTERN, part_file
+from hpcgnn.shards.features import hash_graph, row_slices
+from hpcgnn.shards.schema import ARRIVED, DIGEST_BYTES, GRAPH_FILE, INCOMING_PATTERN, PART_PATTERN, part_file
 from hpcgnn.shards.sealed import open_sealed, reason_of, sync_folder, write_sealed
 
 Result = TypeVar("Result")
@@ -68,6 +71,71 @@ ALONE = Crew()
 def by_leader(crew: Crew, step: Callable[[], Result]) -> Result:
     """Collective: run a step on rank 0 and return its result on all."""
     return crew.share(crew.together(step if crew.rank == 0 else lambda: None))
+
+
+@contextmanager
+def shared_graph(crew: Crew, folder: Path, dataset: GraphDataset | None, *arrays: np.ndarray | None
+                 ) -> Iterator[tuple]:
+    """Collective: give every rank the dataset and the arrays of rank 0, until the block ends.
+
+    `folder` must be visible to all ranks. On other ranks `dataset` and `arrays` are None; an array may be None on rank
+    0, too. Raises ShardError on all ranks if the disk is full.
+    """
+    held = (dataset, *arrays)
+    if crew.size == 1:
+        yield held
+        return
+    place = folder / "shared"
+    content = by_leader(crew, lambda: _put(place, held))
+    yield crew.together(lambda: _Taking(place, content).load() if crew.rank else held)
+    by_leader(crew, lambda: shutil.rmtree(place, ignore_errors=True))
+
+
+def _put(place: Path, held: tuple) -> bytes:
+    content = io.BytesIO()
+    try:
+        place.mkdir()
+        _Putting(place, content).dump(held)
+    except OSError as reason:
+        raise ShardError(f"{place.parent} can't take the graph for the other ranks: {reason_of(reason)}; check the "
+                         "space on its disk, or start one process") from reason
+    return content.getvalue()
+
+
+class _Putting(pickle.Pickler):
+    """Writes arrays of numbers to separate files, and everything else to one stream."""
+
+    def __init__(self, place: Path, content: io.BytesIO) -> None:
+        super().__init__(content, pickle.HIGHEST_PROTOCOL)
+        self._place, self._num_files = place, 0
+
+    def persistent_id(self, value: Any) -> tuple[str, bool] | None:
+        is_in_file = isinstance(value, RowFile)
+        if not is_in_file and not (isinstance(value, np.ndarray) and value.dtype != object):
+            return None
+        name = f"{self._num_files}.npy"
+        self._num_files += 1
+        if is_in_file:
+            mapped = np.lib.format.open_memmap(self._place / name, "w+", value.dtype, value.shape)
+            for rows in row_slices(*value.shape):
+                mapped[rows] = value[rows]
+                mapped.flush()
+        else:
+            np.save(self._place / name, value, allow_pickle=False)
+        return name, is_in_file
+
+
+class _Taking(pickle.Unpickler):
+    """Reads what `_Putting` wrote; arrays are mapped."""
+
+    def __init__(self, place: Path, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))
+        self._place = place
+
+    def persistent_load(self, pid: tuple[str, bool]) -> np.ndarray | RowFile:
+        name, is_in_file = pid
+        array = np.load(self._place / name, mmap_mode="r")
+        return in_pieces(array) if is_in_file else array if array.size else np.array(array)
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from hpcgnn.data.dataset import CleaningReport
-from hpcgnn.data.what_was_read import WhatWasRead
+from hpcgnn.data.dataset import CleaningReport, WhatWasRead
 from hpcgnn.errors import ShardError
-from hpcgnn.partition.statistics import PartitionStatistics
-from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.partition.partition import PartitionStatistics
 from hpcgnn.shards.schema import (
     CLASS_NAMES,
     FEATURE_NAMES,
@@ -27,6 +25,7 @@ from hpcgnn.shards.schema import (
     RELATION_NAMES,
     TYPE_COLUMNS,
     WHAT_WAS_READ,
+    Fingerprint,
     GraphInfo,
     Provenance,
     check_layout,
@@ -83,9 +82,7 @@ NUM_RELATIONS, NUM_EDGE_FEATURES = "num_relations", "num_edge_features"
 NUM_FEATURE_NAMES = "num_feature_names"
 OF_EDGES = (NUM_RELATIONS, NUM_EDGE_FEATURES)      # written together, if edges have relations or attributes
 SCALARS = tuple(item.name for item in fields(GraphInfo)
-                if item.name not in (*JSON, *MORE, *CLUSTERS, *LINKS, LINKS_OF_PARTS, CLASS_NAMES, "statistics",
-                                     "boundary_degree", RELATION_NAMES, NUM_EDGE_FEATURES, NODE_TYPES, TYPE_COLUMNS,
-                                     RELATION_COLUMNS, FEATURE_NAMES))
+                if item.default is MISSING and item.name not in (*JSON, "statistics", "boundary_degree"))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))

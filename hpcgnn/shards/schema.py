@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from hpcgnn.data.cleaning import REVERSE
-from hpcgnn.data.dataset import CleaningReport
-from hpcgnn.data.what_was_read import WhatWasRead
+from hpcgnn.data.dataset import CleaningReport, WhatWasRead
 from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError, ShardError
-from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.partition.partition import PartitionStatistics
 from hpcgnn.shards.feature_formats import PACKAGE
-from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.sealed import AGAIN
 
 LARGEST_COMPRESSION = 128    # lzf names at most 264 bytes in 3
@@ -107,6 +106,35 @@ def part_version(feature_format: str) -> int:
     return PACKAGE_PART_VERSION if feature_format == PACKAGE else PART_VERSION
 
 
+DIGEST_BYTES = 16
+DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Digests of the cleaned source graph, 32 hexadecimal digits each.
+
+    The digests do not depend on parts, partitioner or the order of rows: all shards of one source have the same.
+
+    graph : str               nodes, and edges with their weights, relations and attributes
+    split : str               labels or targets, the number of classes, and the three masks
+    features : str            values as they are stored, and their form
+    """
+
+    graph: str
+    split: str
+    features: str
+
+    def differences(self, other: Fingerprint) -> tuple[str, ...]:
+        """Names of the digests that differ."""
+        return tuple(item.name for item in fields(self) if getattr(self, item.name) != getattr(other, item.name))
+
+    @property
+    def is_valid(self) -> bool:
+        return all(isinstance(digest, str) and DIGEST.fullmatch(digest)
+                   for digest in (self.graph, self.split, self.features))
+
+
 @dataclass(frozen=True)
 class Provenance:
     """The origin of shards.
@@ -133,23 +161,14 @@ class GraphInfo:
                                        what one has read
     boundary_degree : tuple of int     in-degree of boundary nodes at 0, 1, .. 100 percent, see degree_quantiles
     task : {"classes", "multi-label", "regression"}
-    class_names : tuple of str         by class id; empty if the source has numbers
     node_names : {"none", "integers", "texts"}   ids that the source gives its nodes, stored in parts as inner_name;
                                        "none" if they are 0 .. num_nodes - 1
     num_clusters : int                 clusters of the whole graph; 0 without
     cluster_digest : str               32 hexadecimal digits, or empty
     num_val_links, num_test_links : int       held-out links of the whole graph
     links_of_parts : tuple of int      held-out links that each part stores, or a dict as of statistics; empty without
-    relation_names : tuple of str      by relation; empty if edges are of one kind
     num_edge_features : int            columns of edge_attr; 0 without
-    node_types : tuple of (str, int)   types of nodes, each with its number of nodes; global ids are numbered type
-                                       after type; empty without types
-    type_columns : tuple of int        columns of features of each type, side by side; empty if types share columns
-    relation_columns : tuple of int    columns of edge_attr of each relation, side by side, or the same ones for each
-                                       relation that has any; relations beyond are the reverses of these, with the same
-                                       columns; empty if all relations share all columns
-    feature_names : tuple of str       columns of features in the source, in order, of which one may hold vectors;
-                                       empty if they have no names
+    class_names, relation_names, node_types, type_columns, relation_columns, feature_names      as in `GraphDataset`
     """
 
     run_id: str

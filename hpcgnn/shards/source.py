@@ -18,14 +18,13 @@ from hpcgnn.data.arrays import Sliced
 from hpcgnn.data.assemble import describe
 from hpcgnn.data.cleaning import CleanGraph, build_csr
 from hpcgnn.data.columns import Ids, as_ids, texts_of
-from hpcgnn.data.dataset import UNKNOWN_INDICATOR, GraphDataset
+from hpcgnn.data.dataset import UNKNOWN_INDICATOR, GraphDataset, Origins
 from hpcgnn.data.edges import EdgeFile, read_edge_file
 from hpcgnn.data.features import normalize_rows
 from hpcgnn.data.hold_out import hold_out
 from hpcgnn.data.ids import NodeRows, ids_of_ends, places_of
 from hpcgnn.data.node_files import NodeFile, read_node_file
 from hpcgnn.data.options import ProgressTask, SourceOptions, split_path
-from hpcgnn.data.what_was_read import Origins
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.partition.owner import place_new_nodes
 from hpcgnn.partition.partition import Partition

@@ -14,12 +14,10 @@ from dataclasses import fields
 import numpy as np
 
 from hpcgnn.data.dataset import MAX_CLASSES, MAX_FEATURES, UNKNOWN_INDICATOR, CleaningReport, is_plain_name
-from hpcgnn.partition.partition import Partition
-from hpcgnn.partition.statistics import IMPORTANCE_BINS, PartitionStatistics
+from hpcgnn.partition.partition import IMPORTANCE_BINS, Partition, PartitionStatistics
 from hpcgnn.shards import schema
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS, PACKAGE
-from hpcgnn.shards.fingerprint import DIGEST
-from hpcgnn.shards.schema import NODE_NAMES, TASKS, GraphInfo, Layout
+from hpcgnn.shards.schema import DIGEST, NODE_NAMES, TASKS, GraphInfo, Layout
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 MAX_NODES = 1 << 40

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +36,35 @@ from hpcgnn.partition.choices import (
 from hpcgnn.partition.clusters import cluster_nodes
 from hpcgnn.partition.order import order_rows
 from hpcgnn.partition.owner import choose_owners, own_parts, read_own_parts
-from hpcgnn.partition.partition import Halo, Partition, find_halos
-from hpcgnn.partition.statistics import PartitionStatistics, degree_quantiles, measure_partition, node_importance
+from hpcgnn.partition.partition import (
+    Halo,
+    Partition,
+    PartitionStatistics,
+    degree_quantiles,
+    find_halos,
+    measure_partition,
+    node_importance,
+)
 from hpcgnn.partition.work import TrainingWork
 from hpcgnn.run.output import tell
 from hpcgnn.shards import schema
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS, feature_format
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of, hash_clusters, store_features
-from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.folder import ALONE, NO_STAGES, Crew, Stages, by_leader, check_folder, incoming, kept_stages
+from hpcgnn.shards.folder import (
+    ALONE,
+    NO_STAGES,
+    Crew,
+    Stages,
+    by_leader,
+    check_folder,
+    incoming,
+    kept_stages,
+    shared_graph,
+)
 from hpcgnn.shards.reader import read_graph_info, read_owner
 from hpcgnn.shards.records import store_info, store_texts
-from hpcgnn.shards.schema import GraphInfo, Provenance
+from hpcgnn.shards.schema import Fingerprint, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
-from hpcgnn.shards.sharing import shared_graph
 from hpcgnn.shards.source import owner_in_shards
 
 NAME_KINDS = {"i": "integers", "U": "texts", "O": "texts"}
@@ -238,23 +252,27 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, out_dir
         own = range(crew.rank, how.parts, crew.size)
         halos = _all_halos(crew, dataset, owner, how.parts, own, stages.progress)
         cut = Cut(dataset, owner, halos, cluster)
-        parts = _Parts(staging, storage, run_id, (how.reorder, provenance.seed), stages)
 
         def write() -> tuple[Fingerprint | None, list[PartitionStatistics]]:
             # The last rank has the fewest parts.
             fingerprint = fingerprint_of(dataset, storage, stages.progress) if crew.rank == crew.size - 1 else None
-            return fingerprint, parts.write(cut, own)
+            return fingerprint, _write_parts(cut, own, staging, storage, run_id, (how.reorder, provenance.seed), stages)
 
         written = crew.gather(crew.together(write))
         statistics = sorted((counts for _, found in written for counts in found), key=lambda counts: counts.part)
 
         def finish() -> GraphInfo:
             info = _describe(cut, storage.form, provenance, run_id, written[-1][0], statistics)
-            write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, info.graph_version,
-                         partial(_store_graph, info=info, owner=owner))
+
+            def fill(file: h5py.File) -> None:
+                store_info(file, info)
+                file["owner"] = owner
+
+            write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, info.graph_version, fill)
             return info
 
         return by_leader(crew, finish)
+
 
 @contextmanager
 def _incoming_of(crew: Crew, out_dir: Path, overwrite: bool) -> Iterator[Path]:
@@ -272,41 +290,31 @@ def _all_halos(crew: Crew, dataset: GraphDataset, owner: np.ndarray, num_parts: 
     return [found[part % crew.size][part // crew.size] for part in range(num_parts)]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Where the files of parts go, and how their rows are stored and ordered: `order` is the order's name and seed."""
+def _write_parts(cut: Cut, own: range, folder: Path, storage: FeatureStorage, run_id: str, order: tuple[str, int],
+                 stages: Stages) -> list[PartitionStatistics]:
+    dataset, owner = cut.dataset, cut.owner
+    # Half of a row is done when it has its place and its edges, the other half when its features are written.
+    num_rows = int(np.bincount(owner, minlength=cut.num_parts)[own].sum())
+    task = stages.progress("writing parts", 2 * num_rows)
+    # A part's topology is built in memory; its features pass through in blocks.
+    topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
+    cut = replace(cut, dataset=topology, importance=node_importance(dataset, cut.halos))
+    statistics = []
+    for part in own:
+        inner_id = np.flatnonzero(owner == part)
+        ordered, _ = stages.result(f"order-{part:04d}", lambda: (
+            order_rows(topology, inner_id, *order), ""))      # noqa: B023
+        partition = partition_of(cut, part, ordered)
+        task.advance(partition.num_inner)
 
-    folder: Path
-    storage: FeatureStorage
-    run_id: str
-    order: tuple[str, int]
-    stages: Stages
+        def fill(file: h5py.File) -> None:
+            file.attrs["run_id"] = run_id
+            _store_part(file, partition)      # noqa: B023
+            store_features(file, dataset, partition.inner_id, storage, task)      # noqa: B023
 
-    def write(self, cut: Cut, own: range) -> list[PartitionStatistics]:
-        dataset, owner = cut.dataset, cut.owner
-        # Half of a row is done when it has its place and its edges, the other half when its features are written.
-        num_rows = int(np.bincount(owner, minlength=cut.num_parts)[own].sum())
-        task = self.stages.progress("writing parts", 2 * num_rows)
-        # A part's topology is built in memory; its features pass through in blocks.
-        topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
-        cut = replace(cut, dataset=topology, importance=node_importance(dataset, cut.halos))
-        statistics = []
-        for part in own:
-            inner_id = np.flatnonzero(owner == part)
-            ordered, _ = self.stages.result(f"order-{part:04d}", lambda: (
-                order_rows(topology, inner_id, *self.order), ""))      # noqa: B023
-            partition = partition_of(cut, part, ordered)
-            task.advance(partition.num_inner)
-
-            def fill(file: h5py.File) -> None:
-                file.attrs["run_id"] = self.run_id
-                _store_part(file, partition)      # noqa: B023
-                store_features(file, dataset, partition.inner_id, self.storage, task)      # noqa: B023
-
-            write_sealed(schema.part_file(self.folder, part), schema.PART_KIND, schema.part_version(self.storage.form),
-                         fill)
-            statistics.append(measure_partition(partition))
-        return statistics
+        write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
+        statistics.append(measure_partition(partition))
+    return statistics
 
 
 def _store_part(file: h5py.File, partition: Partition) -> None:
@@ -322,11 +330,6 @@ def _store_part(file: h5py.File, partition: Partition) -> None:
             store_texts(file, schema.INNER_NAME, partition.inner_name)
         else:
             file[schema.INNER_NAME] = partition.inner_name
-
-
-def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
-    store_info(file, info)
-    file["owner"] = owner
 
 
 def _describe(cut: Cut, feature_format: str, provenance: Provenance, run_id: str, fingerprint: Fingerprint,

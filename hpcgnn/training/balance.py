@@ -14,7 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.partition.partition import PartitionStatistics
 
 MAX_LISTED_RANKS = 1024      # more ranks would make a line of metrics too long
 STATM, STAT = Path("/proc/self/statm"), Path("/proc/stat")

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import CheckpointError, CollectiveError
-from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.shards.schema import Fingerprint
 from hpcgnn.shards.sealed import open_sealed, reason_of, sync_folder, write_sealed
 from hpcgnn.training.average import Averaged
 from hpcgnn.training.evaluate import Evaluation, evaluation_from

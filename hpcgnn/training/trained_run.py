@@ -14,9 +14,8 @@ from hpcgnn.config import TrainConfig, check_keys
 from hpcgnn.errors import CheckpointError, ConfigError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
-from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.reader import check_num_parts
-from hpcgnn.shards.schema import GraphInfo, check_fingerprint
+from hpcgnn.shards.schema import Fingerprint, GraphInfo, check_fingerprint
 from hpcgnn.training.batch_graph import NAMES, ClusterCut
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, check_reads, classes_of, evaluate, strange_classes

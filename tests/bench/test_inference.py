@@ -18,7 +18,7 @@ from hpcgnn.bench.inference import HIDDEN, LAYERS
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.lowbit.inference.host_pass import HostPass, pack_features
 from hpcgnn.lowbit.inference.model_file import write_model
-from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.shards.schema import Fingerprint
 
 KINDS = ("gcn", "gin", "sage")
 

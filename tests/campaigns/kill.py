@@ -311,8 +311,7 @@ def content(kind: str, folder: Path) -> object:
     from hpcgnn.errors import HpcgnnError
     from hpcgnn.lowbit.inference.model_file import read_model
     from hpcgnn.lowbit.inference.predictions import read_predictions
-    from hpcgnn.shards.reader import read_partition
-    from hpcgnn.shards.verification import verify_shards
+    from hpcgnn.shards.reader import read_partition, verify_shards
 
     try:
         if kind == "preprocess":

@@ -15,8 +15,7 @@ from hpcgnn.lowbit.inference.model_file import read_model, write_model
 from hpcgnn.lowbit.inference.predictions import read_predictions
 from hpcgnn.lowbit.package_shards import read_activations
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
-from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.schema import Fingerprint, Provenance
 from hpcgnn.shards.writer import Making, write_shards
 
 KINDS = ("gcn", "sage", "gin", "gat")

@@ -17,8 +17,7 @@ from hpcgnn.data.options import ProgressTask
 from hpcgnn.library.preprocess import preprocess
 from hpcgnn.partition.choices import BALANCES, PARTITIONERS, REORDERS
 from hpcgnn.run.launched import SIZE_VARIABLES
-from hpcgnn.shards.reader import read_graph_info, read_partition
-from hpcgnn.shards.verification import verify_shards
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 
 SOURCE = "synthetic:nodes=300,mean_degree=8,features=12"
 

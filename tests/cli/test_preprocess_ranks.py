@@ -6,8 +6,7 @@ import pytest
 from mpi4py import MPI
 from training_setup import shared_path  # noqa: F401
 
-from hpcgnn.shards.reader import read_graph_info, read_partition
-from hpcgnn.shards.verification import verify_shards
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 
 COMM = MPI.COMM_WORLD
 SOURCE = "synthetic:nodes=300,mean_degree=8,features=12"

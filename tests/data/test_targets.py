@@ -5,8 +5,8 @@ import pandas
 import pyarrow as pa
 import pytest
 
+from hpcgnn.data.dataset import Origins
 from hpcgnn.data.labels import place_beside, read_labels
-from hpcgnn.data.what_was_read import Origins
 from hpcgnn.errors import DatasetError
 
 NAN = float("nan")

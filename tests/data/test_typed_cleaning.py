@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcgnn.data.cleaning import TypedEdges, build_typed_csr
-from hpcgnn.data.relations import read_attributes, read_relations
+from hpcgnn.data.given import read_attributes, read_relations
 from hpcgnn.errors import DatasetError
 
 NUM_NODES = 5

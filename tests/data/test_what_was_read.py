@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import hpcgnn
+from hpcgnn.data.dataset import WhatWasRead
 from hpcgnn.data.given import finish_dataset
 from hpcgnn.data.objects import given_graph
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.data.tables import Choices
-from hpcgnn.data.what_was_read import WhatWasRead
 from hpcgnn.errors import DatasetError
 from hpcgnn.shards.reader import read_graph_info
 

@@ -11,8 +11,7 @@ from reference_partition import arcs_of, expected_partition, random_dataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition import partition as halo
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.partition import find_halos
-from hpcgnn.partition.statistics import measure_partition
+from hpcgnn.partition.partition import find_halos, measure_partition
 
 DTYPES = {"inner_id": np.int64, "halo_id": np.int64, "halo_offset": np.int64, "boundary_index": np.int32,
           "boundary_offset": np.int64, "indptr": np.int64, "indices": np.int32, "in_degree": np.int32,

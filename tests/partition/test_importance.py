@@ -9,11 +9,11 @@ import pytest
 from reference_partition import expected_importance, random_dataset
 
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.partition import find_halos
-from hpcgnn.partition.statistics import (
+from hpcgnn.partition.partition import (
     IMPORTANCE_BINS,
     boundary_nodes,
     degree_quantiles,
+    find_halos,
     importance_histogram,
     measure_partition,
     node_importance,

@@ -18,7 +18,7 @@ from hpcgnn.errors import CollectiveError, ShardError
 from hpcgnn.library.preprocess import Ranks
 from hpcgnn.shards import writer
 from hpcgnn.shards.folder import ALONE
-from hpcgnn.shards.verification import verify_shards
+from hpcgnn.shards.reader import verify_shards
 from hpcgnn.shards.writer import Making, make_shards
 
 COMM = MPI.COMM_WORLD

@@ -16,9 +16,8 @@ from hpcgnn.partition.owner import assign_owners
 from hpcgnn.shards import features
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of, hash_clusters
-from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.reader import read_graph_info
-from hpcgnn.shards.schema import Provenance, check_fingerprint
+from hpcgnn.shards.schema import Fingerprint, Provenance, check_fingerprint
 from hpcgnn.shards.writer import Making, write_shards
 
 FLOAT32 = FeatureStorage("float32")

@@ -21,9 +21,8 @@ from reference_partition import random_dataset
 from hpcgnn.errors import ShardError
 from hpcgnn.shards import folder as folder_module
 from hpcgnn.shards.folder import check_folder, incoming
-from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import Making, write_shards
 
 TESTS = Path(__file__).parents[1]

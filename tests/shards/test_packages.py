@@ -14,10 +14,9 @@ from hpcgnn.__main__ import main
 from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.lowbit.package_shards import read_packages
 from hpcgnn.shards import features, schema
-from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.sealed import write_sealed
-from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import Making, write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5)

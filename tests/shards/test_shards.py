@@ -22,14 +22,12 @@ from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.clusters import cluster_nodes
-from hpcgnn.partition.partition import Partition
-from hpcgnn.partition.statistics import measure_partition
+from hpcgnn.partition.partition import Partition, measure_partition
 from hpcgnn.shards import features, schema, writer
 from hpcgnn.shards.folder import check_folder
-from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.sealed import write_sealed
-from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import Making, make_shards, write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5, {"parts": 2, "root": None, "balance_slack": 1.05})

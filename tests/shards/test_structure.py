@@ -16,10 +16,9 @@ from resealing import attribute, put, reseal
 
 from hpcgnn.errors import ShardError
 from hpcgnn.lowbit.package_shards import read_packages
-from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.structure import is_finite
-from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import Making, write_shards
 
 ORIGIN = Provenance("a:b", "random", 0)

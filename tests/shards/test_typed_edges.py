@@ -19,9 +19,8 @@ from hpcgnn.errors import DatasetError, ShardError
 from hpcgnn.partition.choices import PARTITIONERS
 from hpcgnn.shards import writer
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
-from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import Making, make_shards, write_shards
 
 ORIGIN = Provenance("a:b", "random", 0)

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, train, without_seconds, write_once
 
 from hpcgnn.errors import CheckpointError, CollectiveError
-from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.shards.schema import Fingerprint
 from hpcgnn.shards.sealed import SEAL_BYTES, parse_seal, seal_file
 from hpcgnn.training.checkpoint import (
     KIND,

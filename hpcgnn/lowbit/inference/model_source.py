@@ -23,8 +23,7 @@ from hpcgnn.lowbit.inference.model_file import payload_bytes, read_model
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.training.models import calibrate
 from hpcgnn.run.launch import together
-from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.schema import GraphInfo, check_fingerprint
+from hpcgnn.shards.schema import Fingerprint, GraphInfo, check_fingerprint
 from hpcgnn.training.batch_graph import NAMES, ClusterCut
 from hpcgnn.training.evaluate import strange_classes
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL

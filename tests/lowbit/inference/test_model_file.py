@@ -13,7 +13,7 @@ from integer_models import column_scale, integer_map, row_scale, some_model
 from hpcgnn.errors import CheckpointError, KernelError
 from hpcgnn.lowbit.inference.code_exchange import pack_codes, packed_bytes, unpack_codes
 from hpcgnn.lowbit.inference.model_file import ADVICE, KIND, VERSION, payload_bytes, read_model, write_model
-from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.shards.schema import Fingerprint
 from hpcgnn.shards.sealed import SEAL_BYTES, parse_seal, write_sealed
 
 MADE_ON = Fingerprint("0" * 32, "1" * 32, "2" * 32)
