@@ -8,7 +8,7 @@ from __future__ import annotations
 from accelerator_mutations import ACCELERATOR_MUTATIONS
 from mutation import Mutation, Tests
 
-SORTED, PIECES_OF_ROWS = Tests("data/test_arcs.py"), Tests("data/test_row_files.py")
+SORTED, PIECES_OF_ROWS = Tests("data/test_cleaning.py"), Tests("data/test_row_files.py")
 TREATED = Tests("data/test_features.py -k 'any_piece or block'")
 STAGES = Tests("shards/test_stages.py -m parallel[1]")
 CREW_OF_TWO, PREPROCESS = Tests("shards/test_crew.py", 2), Tests("cli/test_preprocess.py -k 'stage or known_length'")

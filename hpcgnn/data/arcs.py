@@ -102,7 +102,7 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
         if with_reverse:
             keys = np.concatenate([keys, reverse.distinct(bucket)])
             keys.sort(kind="stable")     # merges two sorted runs
-            keys = _without_repeats(keys)
+            keys = without_repeats(keys)
         row = keys >> SOURCE_BITS
         if len(keys):
             first = int(row[0])
@@ -190,10 +190,11 @@ class Buckets:
                 done += len(held)
         if (keys[1:] < keys[:-1]).any():
             keys.sort()
-        return _without_repeats(keys)
+        return without_repeats(keys)
 
 
-def _without_repeats(keys: np.ndarray) -> np.ndarray:
+def without_repeats(keys: np.ndarray) -> np.ndarray:
+    """The distinct ones of ascending keys."""
     is_first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     return keys if is_first.all() else keys[is_first]

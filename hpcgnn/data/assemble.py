@@ -15,10 +15,10 @@ from hpcgnn.data.dataset import (
     MAX_FEATURES,
     NO_WEIGHTS,
     NOWHERE,
-    UNKNOWN_INDICATOR,
     GraphDataset,
     Origins,
     WhatWasRead,
+    has_label,
     is_plain_name,
 )
 from hpcgnn.data.features import ColumnTypes, Features, look_at_features, prepare_features
@@ -36,27 +36,19 @@ def random_split(labels: np.ndarray, options: SourceOptions, unlabeled: np.ndarr
 
     Parameters
     ----------
-    labels : (num_nodes,) int64, -1 if unknown; (num_nodes, num_classes) uint8, 255 if unknown; or
-        (num_nodes, num_targets) float32, NaN if unknown
+    labels : as in GraphDataset
     unlabeled : (num_nodes,) bool, nodes to leave out, or None
 
     Returns
     -------
     train_mask, val_mask, test_mask : (num_nodes,) bool
     """
-    labeled = np.flatnonzero(is_labeled(labels) if unlabeled is None else is_labeled(labels) & ~unlabeled)
+    labeled = np.flatnonzero(has_label(labels) if unlabeled is None else has_label(labels) & ~unlabeled)
     order = labeled[np.random.default_rng(options.seed).permutation(len(labeled))]
     train, val = options.split
     # At the default fractions the cuts are int(0.6 n) and int(0.8 n), without the rounding of 0.6 + 0.2.
     cuts = [int(train * len(order)), int(round(train + val, 12) * len(order))]
     return tuple(_mask(part, len(labels)) for part in np.split(order, cuts))
-
-
-def is_labeled(labels: np.ndarray) -> np.ndarray:
-    """Whether each node has a label, (num_nodes,) bool."""
-    if labels.dtype.kind == "f":
-        return ~np.isnan(labels).all(axis=1)
-    return labels >= 0 if labels.ndim == 1 else (labels != UNKNOWN_INDICATOR).any(axis=1)
 
 
 def masks_from_ids(ids: tuple[np.ndarray, np.ndarray, np.ndarray], num_nodes: int, name: str) -> Masks:

@@ -250,10 +250,12 @@ def _are_degrees_equal(edges: TypedEdges, num_nodes: int) -> bool:
 
 def _report(num_source_edges: int, num_loops: int, num_unique: int, indptr: np.ndarray, indices: np.ndarray,
             is_symmetric: bool, remarks: tuple[str, ...]) -> CleaningReport:
+    is_touched = np.diff(indptr) > 0
+    is_touched[indices] = True
     return CleaningReport(
         source_edges=num_source_edges, duplicate_edges_removed=num_source_edges - num_loops - num_unique,
         self_loops_removed=num_loops, reverse_edges_added=len(indices) - num_unique,
-        isolated_nodes=_num_isolated(indptr, indices), is_symmetric=is_symmetric, remarks=remarks)
+        isolated_nodes=int(np.count_nonzero(~is_touched)), is_symmetric=is_symmetric, remarks=remarks)
 
 
 def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
@@ -300,9 +302,3 @@ def _with_reverse(matrix: scipy.sparse.csr_matrix, symmetrize: bool) -> tuple[sc
     both = (matrix + reverse).tocsr()
     both.sort_indices()
     return both, True
-
-
-def _num_isolated(indptr: np.ndarray, indices: np.ndarray) -> int:
-    is_touched = np.diff(indptr) > 0
-    is_touched[indices] = True
-    return int(np.count_nonzero(~is_touched))

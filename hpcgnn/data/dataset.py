@@ -297,29 +297,19 @@ class GraphDataset:
             if is_odd.any():
                 raise DatasetError(f"{self.name}: multi-label indicators must be 0 or 1, found "
                                    f"{self.labels[is_odd].max()}")
-            self._check_split_labels((self.labels != UNKNOWN_INDICATOR).any(axis=1), "NaN")
         elif self.task == "regression":
-            self._check_targets()
+            if self.labels.ndim != 2 or self.labels.dtype != np.float32 or np.isinf(self.labels).any():
+                raise DatasetError(f"{self.name} has targets of {self.labels.dtype} and shape {self.labels.shape}; "
+                                   "expected finite float32, one row per node, NaN where unknown")
         else:
-            self._check_class_ids()
-
-    def _check_targets(self) -> None:
-        if self.labels.ndim != 2 or self.labels.dtype != np.float32 or np.isinf(self.labels).any():
-            raise DatasetError(f"{self.name} has targets of {self.labels.dtype} and shape {self.labels.shape}; "
-                               "expected finite float32, one row per node, NaN where unknown")
-        self._check_split_labels(~np.isnan(self.labels).all(axis=1), "NaN")
-
-    def _check_class_ids(self) -> None:
-        low, high = int(self.labels.min()), int(self.labels.max())
-        if low < -1 or high >= self.num_classes:
-            bad = low if low < -1 else high
-            raise DatasetError(f"{self.name} has label {bad}; labels must lie in 0..{self.num_classes - 1}, "
-                               "or be -1 where unknown")
-        self._check_split_labels(self.labels >= 0, "-1")
-
-    def _check_split_labels(self, is_known: np.ndarray, unknown: str) -> None:
-        used = (self.train_mask | self.val_mask | self.test_mask) & ~is_known
+            low, high = int(self.labels.min()), int(self.labels.max())
+            if low < -1 or high >= self.num_classes:
+                bad = low if low < -1 else high
+                raise DatasetError(f"{self.name} has label {bad}; labels must lie in 0..{self.num_classes - 1}, "
+                                   "or be -1 where unknown")
+        used = (self.train_mask | self.val_mask | self.test_mask) & ~has_label(self.labels)
         if used.any():
+            unknown = "-1" if self.task == "classes" else "NaN"
             raise DatasetError(f"{self.name} has a node in a split with an unknown label ({unknown}): node "
                                f"{self.name_of(int(np.argmax(used)))}; leave nodes without a label out of the splits")
 
@@ -339,3 +329,10 @@ def feature_rows(dataset: GraphDataset, node_id: np.ndarray | slice) -> np.ndarr
     """Dense features of some nodes, (num_chosen, num_features) float32."""
     rows = dataset.features[node_id]
     return np.ascontiguousarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)
+
+
+def has_label(labels: np.ndarray) -> np.ndarray:
+    """Whether each node has a label, (num_nodes,) bool, from labels in any form of a GraphDataset."""
+    if labels.dtype.kind == "f":
+        return ~np.isnan(labels).all(axis=1)
+    return labels >= 0 if labels.ndim == 1 else (labels != UNKNOWN_INDICATOR).any(axis=1)

@@ -14,7 +14,7 @@ from hpcgnn.data.arrays import Archive, in_pieces, load_array
 from hpcgnn.data.assemble import Masks, assemble_dataset, masks_from_ids
 from hpcgnn.data.cleaning import CleanGraph, build_csr
 from hpcgnn.data.dataset import GraphDataset
-from hpcgnn.data.labels import Labels, class_ids, indicator_rows, num_classes_of
+from hpcgnn.data.labels import Labels, class_ids, indicator_rows
 from hpcgnn.data.options import SourceOptions, check_file
 from hpcgnn.errors import DatasetError
 
@@ -34,8 +34,9 @@ def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
     wants_features = options.feature_kind != "structural" and features_path.exists()
     features = in_pieces(load_array(features_path)) if wants_features else None
     labels = _labels(folder / "class_map.json", num_nodes)
+    num_classes = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1
     masks = _masks(folder / "role.json", num_nodes, name)
-    return assemble_dataset(name, graph, features, Labels(labels, num_classes_of(labels)), masks, options)
+    return assemble_dataset(name, graph, features, Labels(labels, num_classes), masks, options)
 
 
 def _graph(path: Path, options: SourceOptions, name: str) -> CleanGraph:

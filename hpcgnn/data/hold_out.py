@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcgnn.data.cleaning import CleanGraph
+from hpcgnn.data.cleaning import REVERSE, CleanGraph
 from hpcgnn.data.columns import Cells, as_ends, as_ids, as_numbers, texts_of
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.errors import DatasetError
 
 VALIDATION, TEST = 1, 2      # third column of held-out links
 SETS = {VALIDATION: "validation", TEST: "test"}
-REVERSE = " reverse"      # ends the name of a relation of added reverses
 
 
 def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, float], seed: int,

@@ -89,11 +89,6 @@ def _sums_of_neighbors(indptr: np.ndarray, indices: np.ndarray, value: np.ndarra
     return sums
 
 
-def num_classes_of(labels: np.ndarray) -> int:
-    """Number of classes if the source does not state it: the columns, or the largest class id plus one."""
-    return labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1
-
-
 # Customary numbers for unknown: 255 in images, -100 in torch's losses, the largest number of a type.
 FILLS = (-100, -999, -9999, 255, 65535, (1 << 31) - 1, (1 << 32) - 1)
 SHOWN_CLASSES = 8

@@ -13,6 +13,7 @@ from hpcgnn.data.arrays import RowFile, in_pieces, load_array
 from hpcgnn.data.columns import Cells, Ids
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.options import SourceOptions, silent
+from hpcgnn.data.tables import ID_NAMES
 from hpcgnn.data.text_table import (
     INTEGER,
     NUMBER,
@@ -25,7 +26,6 @@ from hpcgnn.data.text_table import (
 )
 from hpcgnn.errors import DatasetError
 
-ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 VALUE_NAMES = ("label", "labels", "class", "y", "target", "split", "role", "set")
 BLOCK_ROWS = 1 << 16
 FEATURES = np.float32    # type of numbers in files of features only

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from hpcgnn.data.arcs import without_repeats
 from hpcgnn.data.arrays import RowFile, keep_rows
 from hpcgnn.data.assemble import assemble_dataset
 from hpcgnn.data.cleaning import BYTES_A_NODE, build_csr
@@ -172,7 +173,9 @@ def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.rando
     keys = np.empty(0, dtype=np.int64)
     num_barren = 0
     while (missing := wanted - len(keys)) > 0:
-        fresh = _distinct(draw(min(CHUNK_PAIRS, max(MIN_DRAW, missing + missing // 4))))
+        fresh = draw(min(CHUNK_PAIRS, max(MIN_DRAW, missing + missing // 4)))
+        fresh.sort()      # np.unique hashes 64-bit integers, several times slower
+        fresh = without_repeats(fresh)
         fresh = fresh[~_is_member(fresh, keys)]
         if len(fresh) > missing:
             fresh = rng.choice(fresh, missing, replace=False)
@@ -185,14 +188,6 @@ def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.rando
         keys.sort(kind="stable")
         task.advance(len(fresh))
     return keys
-
-
-def _distinct(values: np.ndarray) -> np.ndarray:
-    # Distinct values, ascending; np.unique hashes 64-bit integers, several times slower than sorting.
-    values.sort()
-    is_first = np.ones(len(values), dtype=bool)
-    np.not_equal(values[1:], values[:-1], out=is_first[1:])
-    return values[is_first]
 
 
 def _is_member(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:

@@ -82,12 +82,10 @@ def partition_of(cut: Cut, part: int, ordered: np.ndarray) -> Partition:
         indptr=indptr, indices=indices,
         in_degree=(dataset.indptr[known_id + 1] - dataset.indptr[known_id]).astype(np.int32),
         importance=cut.importance[known_id],
-        features=feature_rows(dataset, inner_id), labels=dataset.labels[inner_id],
-        train_mask=dataset.train_mask[inner_id], val_mask=dataset.val_mask[inner_id],
-        test_mask=dataset.test_mask[inner_id],
-        edge_weight=_of_local_edges(dataset, inner_id, dataset.edge_weight),
-        edge_type=_of_local_edges(dataset, inner_id, dataset.edge_type),
-        edge_attr=_of_local_edges(dataset, inner_id, dataset.edge_attr),
+        features=feature_rows(dataset, inner_id),
+        **{name: getattr(dataset, name)[inner_id] for name in ("labels", "train_mask", "val_mask", "test_mask")},
+        **{name: _of_local_edges(dataset, inner_id, getattr(dataset, name))
+           for name in ("edge_weight", "edge_type", "edge_attr")},
         inner_name=None if dataset.node_name is None else dataset.node_name[inner_id],
         cluster=None if cut.cluster is None else cut.cluster[inner_id],
         held_out=None if dataset.held_out is None else

@@ -26,7 +26,7 @@ from mpi4py import MPI
 from hpcgnn.errors import CheckpointError, ConfigError
 from hpcgnn.results.answers import Answers
 from hpcgnn.run.launch import together
-from hpcgnn.shards.records import packed_texts, unpacked_texts
+from hpcgnn.shards.schema import packed_texts, unpacked_texts
 from hpcgnn.shards.sealed import open_sealed, reason_of, write_sealed
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 

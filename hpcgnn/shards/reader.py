@@ -17,8 +17,18 @@ from hpcgnn.shards import schema
 from hpcgnn.shards.feature_formats import PACKAGE, feature_format
 from hpcgnn.shards.features import hash_clusters
 from hpcgnn.shards.folder import find_shard, shards_in
-from hpcgnn.shards.records import ATTRIBUTES, COUNTS, load_info, load_texts
-from hpcgnn.shards.schema import GRAPH_VERSIONS, GraphInfo, check_attributes, check_layout, holds, integer_of
+from hpcgnn.shards.schema import (
+    ATTRIBUTES,
+    COUNTS,
+    GRAPH_VERSIONS,
+    GraphInfo,
+    check_attributes,
+    check_layout,
+    holds,
+    integer_of,
+    load_info,
+    load_texts,
+)
 from hpcgnn.shards.sealed import AGAIN, open_sealed
 from hpcgnn.shards.structure import (
     QUANTILES,
@@ -86,19 +96,14 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 def load_part(file: h5py.File, path: Path, part: int, info: GraphInfo, expands_packages: bool) -> Partition:
     """`read_partition` from a file of `open_part`."""
     scalars: dict[str, Any] = {name: integer_of(file, path, name) for name in schema.PART_SCALARS}
-    arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
+    arrays: dict[str, Any] = {name: file[name][()] for name in part_layout(info, part) if name != "features"}
+    if info.node_names == "texts":
+        arrays[schema.INNER_NAME] = load_texts(file, path, schema.INNER_NAME, info.statistics[part].num_inner)
     if info.feature_dtype == PACKAGE and not expands_packages:
         features = np.empty((len(arrays["inner_id"]), 0), np.float32)
     else:
         features = _read_features(file, path, info, part)
-    weight = file[schema.EDGE_WEIGHT][()] if info.has_edge_weights else None
-    relation = file[schema.EDGE_TYPE][()] if info.relation_names else None
-    attr = file[schema.EDGE_ATTR][()] if info.num_edge_features else None
-    cluster = file[schema.CLUSTER][()] if info.num_clusters else None
-    held_out = file[schema.HELD_OUT][()] if info.links_of_parts else None
-    partition = Partition(**scalars, **arrays, features=features, edge_weight=weight,
-                          inner_name=_read_names(file, path, info, part), cluster=cluster, held_out=held_out,
-                          edge_type=relation, edge_attr=attr)
+    partition = Partition(**scalars, **arrays, features=features)
     _refuse(path, find_part_fault(partition, info))
     return partition
 
@@ -121,12 +126,6 @@ def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
         if file.attrs["run_id"] != info.run_id:
             raise ShardError(f"{path} was replaced while it was read; start again")
         return file["owner"][()]
-
-
-def _read_names(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.ndarray | None:
-    if info.node_names == "texts":
-        return load_texts(file, path, schema.INNER_NAME, info.statistics[part].num_inner)
-    return file[schema.INNER_NAME][()] if info.node_names == "integers" else None
 
 
 def _read_features(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.ndarray:
@@ -186,7 +185,9 @@ def verify_shards(folder: Path, progress: Progress = silent) -> GraphInfo:
             cluster[part.inner_id] = part.cluster
         in_split += [np.count_nonzero(mask) for mask in (part.train_mask, part.val_mask, part.test_mask)]
         task.advance(1)
-    _check_pairs(folder, needed != promised)
+    for receiver, sender in np.argwhere(needed != promised)[:1]:
+        raise ShardError(f"{folder}: the rows that part {receiver} needs of part {sender} differ from the rows that "
+                         f"part {sender} sends to it; {AGAIN}")
     if info.num_clusters and hash_clusters(cluster) != info.cluster_digest:
         raise ShardError(f"{folder} has clusters that do not match the cluster_digest of graph.h5; {AGAIN}")
     if in_split.tolist() != [info.num_train, info.num_val, info.num_test]:
@@ -201,9 +202,3 @@ def _find_owner_fault(part: Partition, owner: np.ndarray) -> str | None:
     if not np.array_equal(owner[part.halo_id], np.repeat(np.arange(part.num_parts), np.diff(part.halo_offset))):
         return "has halo_id under another owner than graph.h5 names"
     return None
-
-
-def _check_pairs(folder: Path, differs: np.ndarray) -> None:
-    for receiver, sender in np.argwhere(differs)[:1]:
-        raise ShardError(f"{folder}: the rows that part {receiver} needs of part {sender} differ from the rows that "
-                         f"part {sender} sends to it; {AGAIN}")

@@ -1,11 +1,17 @@
-"""Names the files, versions and arrays of a folder of shards (see docs/shards.md), and checks types and shapes."""
+"""Names the files, versions and arrays of a folder of shards (see docs/shards.md), checks types and shapes, and keeps
+GraphInfo as attributes and tables of graph.h5.
+
+Texts of any length are two arrays: "a" and "bcd" are stored as bytes "abcd" and offset [0, 1, 4].
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -83,13 +89,10 @@ PART_PATTERN, INCOMING_PATTERN, ARRIVED = "part-*.h5", ".incoming-*", ".arrived"
 PART_SCALARS = ("part", "num_parts", "num_nodes_global", "num_central")
 PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary_offset", "indptr", "indices",
                "in_degree", "importance", "labels", "train_mask", "val_mask", "test_mask")
-# Parts of a part file that graph.h5 announces: two arrays, and an array or a group of texts.
-EDGE_WEIGHT, CLUSTER, INNER_NAME, CLASS_NAMES = "edge_weight", "cluster", "inner_name", "class_names"
-HELD_OUT = "held_out"
-EDGE_TYPE, EDGE_ATTR, RELATION_NAMES = "edge_type", "edge_attr", "relation_names"
-# Attributes of graph.h5 that shards of earlier versions lack.
-WHAT_WAS_READ, NODE_TYPES, TYPE_COLUMNS = "what_was_read", "node_types", "type_columns"
-RELATION_COLUMNS, FEATURE_NAMES = "relation_columns", "feature_names"
+# Parts of a part file that graph.h5 announces; INNER_NAME is an array or a group of texts.
+EDGE_WEIGHT, EDGE_TYPE, EDGE_ATTR = "edge_weight", "edge_type", "edge_attr"
+CLUSTER, HELD_OUT, INNER_NAME = "cluster", "held_out", "inner_name"
+FEATURE_NAMES = "feature_names"
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
 
@@ -278,6 +281,147 @@ def _kind_of(relation: str, types: list[str]) -> tuple[str, str, str]:
                           "edges are; call it TYPE__NAME__TYPE")
     source, name, target = found[0]
     return (source, name, target) if relation == f"{source}__{name}__{target}" else (target, f"rev_{name}", source)
+
+
+def store_texts(file: h5py.Group, name: str, texts: Sequence[str] | np.ndarray) -> None:
+    """Write a group `name` with `bytes`, uint8, and `offset`, int64 (num_texts + 1)."""
+    file[f"{name}/bytes"], file[f"{name}/offset"] = packed_texts(texts)
+
+
+def load_texts(file: h5py.Group, path: Path, name: str, num_texts: int) -> np.ndarray:
+    """Read what `store_texts` wrote as (num_texts,) str objects.
+
+    An array of fixed width would make each text as wide as the longest.
+    Raises ShardError for arrays of another type or size, offsets that do not rise, or bytes that are no UTF-8.
+    """
+    check_layout(file, path, {f"{name}/offset": (np.int64, (num_texts + 1,))})
+    offset = file[f"{name}/offset"][()]
+    if offset[0] != 0 or (offset[1:] < offset[:-1]).any():
+        raise ShardError(f"{path} has {name}/offset that does not rise from 0; {AGAIN}")
+    check_layout(file, path, {f"{name}/bytes": (np.uint8, (int(offset[-1]),))})
+    try:
+        return unpacked_texts(file[f"{name}/bytes"][()], offset)
+    except UnicodeDecodeError:
+        raise ShardError(f"{path} has {name} that is no UTF-8; {AGAIN}") from None
+
+
+def packed_texts(texts: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """UTF-8 bytes of all texts, uint8, and where each starts, int64 (num_texts + 1)."""
+    encoded = [str(text).encode("utf-8") for text in texts]
+    offset = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(text) for text in encoded], out=offset[1:])
+    return np.frombuffer(b"".join(encoded), np.uint8), offset
+
+
+def unpacked_texts(content: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """Inverse of `packed_texts`, (num_texts,) str objects. Raises UnicodeDecodeError for other bytes."""
+    memory = content.tobytes()
+    texts = [memory[first:last].decode("utf-8")
+             for first, last in zip(offset[:-1].tolist(), offset[1:].tolist(), strict=True)]
+    return np.array(texts, dtype=object)
+
+
+JSON = ("provenance", "cleaning", "fingerprint")
+# Attributes that are written together, if `GraphInfo.says_more`, there are clusters, or links are held out.
+MORE, CLUSTERS = ("task", "has_edge_weights", "node_names"), ("num_clusters", "cluster_digest")
+LINKS = ("num_val_links", "num_test_links")
+OF_EDGES = ("num_relations", "num_edge_features")      # written together, if edges have relations or attributes
+LISTS = ("node_types", "type_columns", "relation_columns")      # as JSON, where they are not empty
+SCALARS = tuple(item.name for item in fields(GraphInfo)
+                if item.default is MISSING and item.name not in (*JSON, "statistics", "boundary_degree"))
+COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
+ATTRIBUTES = (*SCALARS, *JSON)
+COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
+
+
+def store_info(file: h5py.File, info: GraphInfo) -> None:
+    """Write scalars as attributes, nested records as JSON, and one column per count of the statistics."""
+    # In this order since ever, so that equal shards have equal bytes.
+    for name in SCALARS:
+        file.attrs[name] = getattr(info, name)
+    for name in JSON:
+        record = asdict(getattr(info, name))
+        if name == "cleaning" and (read := record.pop("read")["lines"]):      # apart, where earlier versions don't look
+            file.attrs["what_was_read"] = json.dumps(read)
+        file.attrs[name] = json.dumps(record)
+    for name in (*(MORE if info.says_more else ()), *(CLUSTERS if info.num_clusters else ()),
+                 *(LINKS if info.links_of_parts else ())):
+        file.attrs[name] = getattr(info, name)
+    if info.has_typed_edges:
+        file.attrs["num_relations"], file.attrs["num_edge_features"] = len(info.relation_names), info.num_edge_features
+    for name in LISTS:
+        if getattr(info, name):
+            file.attrs[name] = json.dumps(getattr(info, name))
+    if info.relation_names:
+        store_texts(file, "relation_names", info.relation_names)
+    if info.feature_names:
+        file.attrs["num_feature_names"] = len(info.feature_names)
+        store_texts(file, FEATURE_NAMES, info.feature_names)
+    if info.class_names:
+        store_texts(file, "class_names", info.class_names)
+    file["boundary_degree"] = np.array(info.boundary_degree, np.int64)
+    if info.links_of_parts:
+        file["links_of_parts"] = np.array(info.links_of_parts, np.int64)
+    for name in COLUMNS:
+        file[f"statistics/{name}"] = np.array([getattr(row, name) for row in info.statistics])
+
+
+def load_info(file: h5py.File, path: Path) -> GraphInfo:
+    """Read what `store_info` wrote; the shapes of arrays must match the counts in the file.
+
+    Raises ShardError for names of classes or relations that are not texts or of another number, or if some of the
+    attributes that are written together are missing.
+    """
+    def count(name: str) -> int:
+        return integer_of(file, path, name)
+
+    def texts(name: str, number: int) -> tuple[str, ...]:
+        return tuple(load_texts(file, path, name, number).tolist())
+
+    more = {**_load_together(file, path, MORE), **_load_together(file, path, CLUSTERS),
+            **_load_together(file, path, LINKS)}
+    if "num_clusters" in more:
+        more["num_clusters"] = count("num_clusters")
+    if "num_val_links" in more:
+        check_layout(file, path, {"links_of_parts": (np.int64, (count("num_parts"),))})
+        more["links_of_parts"] = _plain(file["links_of_parts"][()])
+    if _load_together(file, path, OF_EDGES):
+        num_relations, more["num_edge_features"] = map(count, OF_EDGES)
+        more["relation_names"] = texts("relation_names", num_relations) if num_relations else ()
+    for name in LISTS:
+        more[name] = tuple(json.loads(file.attrs.get(name, "[]")))
+    more["node_types"] = tuple(map(tuple, more["node_types"]))
+    if "num_feature_names" in file.attrs:
+        more[FEATURE_NAMES] = texts(FEATURE_NAMES, count("num_feature_names"))
+    if holds(file, "class_names"):
+        more["class_names"] = texts("class_names", count("num_classes"))
+    scalars = {name: _plain(file.attrs[name]) for name in SCALARS}
+    cleaning = json.loads(file.attrs["cleaning"])
+    cleaning["remarks"] = tuple(cleaning["remarks"])
+    cleaning["read"] = WhatWasRead(tuple(map(tuple, json.loads(file.attrs.get("what_was_read", "[]")))))
+    columns = [_plain(file[f"statistics/{name}"][()]) for name in COLUMNS]
+    return GraphInfo(
+        **scalars,
+        provenance=Provenance(**json.loads(file.attrs["provenance"])),
+        cleaning=CleaningReport(**cleaning),
+        fingerprint=Fingerprint(**json.loads(file.attrs["fingerprint"])),
+        statistics=tuple(PartitionStatistics(*row) for row in zip(*columns, strict=True)),
+        boundary_degree=_plain(file["boundary_degree"][()]),
+        **more,
+    )
+
+
+def _load_together(file: h5py.File, path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    found = {name: _plain(file.attrs[name]) for name in names if name in file.attrs}
+    if found and len(found) < len(names):
+        raise ShardError(f"{path} has no {next(name for name in names if name not in found)}; {AGAIN}")
+    return found
+
+
+def _plain(value):
+    if isinstance(value, np.ndarray):
+        return tuple(tuple(row) if isinstance(row, list) else row for row in value.tolist())
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_graph: bool,

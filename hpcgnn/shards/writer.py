@@ -62,8 +62,7 @@ from hpcgnn.shards.folder import (
     shared_graph,
 )
 from hpcgnn.shards.reader import read_graph_info, read_owner
-from hpcgnn.shards.records import store_info, store_texts
-from hpcgnn.shards.schema import Fingerprint, GraphInfo, Provenance
+from hpcgnn.shards.schema import Fingerprint, GraphInfo, Provenance, store_info, store_texts
 from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.source import owner_in_shards
 
@@ -320,9 +319,8 @@ def _write_parts(cut: Cut, own: range, folder: Path, storage: FeatureStorage, ru
 def _store_part(file: h5py.File, partition: Partition) -> None:
     for name in schema.PART_SCALARS:
         file.attrs[name] = getattr(partition, name)
-    for name in schema.PART_ARRAYS:
-        file[name] = getattr(partition, name)
-    for name in (schema.EDGE_WEIGHT, schema.EDGE_TYPE, schema.EDGE_ATTR, schema.CLUSTER, schema.HELD_OUT):
+    for name in (*schema.PART_ARRAYS, schema.EDGE_WEIGHT, schema.EDGE_TYPE, schema.EDGE_ATTR, schema.CLUSTER,
+                 schema.HELD_OUT):
         if getattr(partition, name) is not None:
             file[name] = getattr(partition, name)
     if partition.inner_name is not None:

@@ -38,34 +38,6 @@ def test_text_and_binary_files_give_the_same_dataset(files, small_graph, arcs_of
     assert [int(mask.sum()) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)] == [18, 6, 6]
 
 
-def test_duplicates_and_loops_are_removed_and_reported(files):
-    (files / "multi.csv").write_text("0,1\n0,1\n1,0\n2,2\n")
-    report = load(files, "multi.csv").cleaning
-    assert (report.source_edges, report.duplicate_edges_removed, report.self_loops_removed) == (4, 1, 1)
-    assert report.isolated_nodes == 28
-    assert report.is_symmetric
-
-
-def test_several_label_columns_are_multi_label_indicators(files):
-    rows = np.random.default_rng(1).integers(0, 2, (30, 3))
-    np.savetxt(files / "many.csv", rows, delimiter=",", fmt="%d")
-    dataset = load(files, labels="many.csv")
-    np.testing.assert_array_equal(dataset.labels, rows)
-
-
-def test_nan_labels_are_unknown_and_in_no_split(files):
-    (files / "partial.csv").write_text("\n".join(["nan", "1", "0"] * 10))
-    dataset = load(files, labels="partial.csv")
-    used = dataset.train_mask | dataset.val_mask | dataset.test_mask
-    assert (dataset.labels == -1).sum() == 10
-    assert (used == (dataset.labels >= 0)).all()
-
-
-def test_a_graph_without_labels_names_the_setting(files):
-    dataset = load_source(f"edges:{files}/web.tsv", SourceOptions(feature_kind="structural"))
-    assert "labels=FILE" in " ".join(dataset.cleaning.read.dubious)
-
-
 def test_features_are_made_from_the_graph_only_when_asked(files):
     with pytest.raises(DatasetError, match="web has no features; pass --features structural"):
         load(files, features=None)
@@ -99,18 +71,6 @@ def test_an_array_of_one_number_is_refused(files):
     np.save(files / "features.npy", np.array(1.0))
     with pytest.raises(DatasetError, match=r"features\.npy holds float64 of shape \(\)"):
         load(files, "web.tsv")
-
-
-def test_an_unknown_setting_is_refused_with_the_valid_ones(files):
-    with pytest.raises(DatasetError, match=r"'weights=w\.csv'; expected NAME=VALUE with NAME one of labels, features"):
-        load_source(f"edges:{files}/web.tsv,weights=w.csv", SourceOptions())
-
-
-def test_nan_features_are_refused(files, small_graph):
-    small_graph.features[4, 0] = np.nan
-    np.save(files / "features.npy", small_graph.features)
-    with pytest.raises(DatasetError, match="NaN or infinite, first at node 4"):
-        load(files)
 
 
 @pytest.mark.parametrize("header, rows", [

@@ -17,7 +17,6 @@ from hpcgnn.data.features import (
 from hpcgnn.data.labels import Labels
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
-from hpcgnn.errors import DatasetError
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.writer import Making, make_shards
 
@@ -107,11 +106,6 @@ def test_every_step_of_preparation_leaves_a_remark():
     assert np.asarray(prepared).tolist() == [[0, 1]] * 4
     assert "4 feature values" in remarks[0]
     assert "unit sum" in remarks[1]
-
-
-def test_missing_features_are_refused_with_the_option_that_makes_them():
-    with pytest.raises(DatasetError, match="g has no features; pass --features structural"):
-        prepare_features(None, INDPTR, INDICES, np.ones(4, bool), SourceOptions(), "g")
 
 
 def test_auto_takes_the_given_features_and_makes_them_where_there_are_none():
@@ -208,11 +202,6 @@ def test_from_source_to_shards_no_more_than_a_block_of_features_is_asked_for(for
         parts = [read_partition(tmp_path, part, 2) for part in range(2)]
         for part in parts:
             np.testing.assert_array_equal(part.features, np.asarray(dataset.features)[part.inner_id])
-
-
-def test_auto_keeps_the_features_that_a_synthetic_graph_is_made_with():
-    dataset = load_source("synthetic:nodes=2000,mean_degree=6,features=7", SourceOptions(feature_kind="auto"))
-    assert dataset.num_features == 7 and not any("structural" in remark for remark in dataset.cleaning.remarks)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, np.int64, np.float64])

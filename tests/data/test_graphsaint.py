@@ -47,12 +47,6 @@ def test_float32_features_stay_memory_mapped(folder, small_graph):
     assert isinstance(load(folder).features.source, RowFile)
 
 
-def test_features_are_standardized_on_the_training_nodes_when_asked(folder, small_graph):
-    dataset = load(folder, normalize_features="standard")
-    np.testing.assert_allclose(dataset.features[small_graph.split[0]].mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(dataset.features[small_graph.split[0]].std(axis=0), 1, atol=1e-5)
-
-
 def test_lists_in_the_class_map_are_multi_label_indicators(folder):
     rows = np.random.default_rng(2).integers(0, 2, (30, 6))
     write(folder / "class_map.json", {str(k): row.tolist() for k, row in enumerate(rows)})
@@ -72,32 +66,40 @@ def test_lists_in_the_class_map_are_multi_label_indicators(folder):
     ("role.json", {"tr": [], "va": [1], "te": [2]}, "no training node"),
     ("role.json", {"tr": [40], "va": [1], "te": [2]}, "node 40 in its training split"),
     ("role.json", {"tr": ["x"], "va": [1], "te": [2]}, "no list of node ids"),
+    *(("role.json", {"tr": [one], "va": [1], "te": [2]}, "expected whole numbers") for one in (0.5, True, "1", [1])),
+    ("role.json", {"tr": [2**64], "va": [1], "te": [2]}, "no list of node ids"),
+    ("role.json", "[" * 100_000, "can't be read as JSON"),
+    ("class_map.json", {str(2**64): 1}, "can't be read as labels"),
+    ("class_map.json", {str(k): 2**64 - 1 for k in range(30)}, "label 18446744073709551615"),
+    ("class_map.json", {str(k): [] for k in range(30)}, r"labels of shape \(30, 0\)"),
 ])
 def test_malformed_json_files_are_refused(folder, file, content, match):
-    write(folder / file, content)
+    (folder / file).write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(DatasetError, match=match):
         load(folder)
 
 
 @pytest.mark.parametrize("file", ["adj_full.npz", "feats.npy", "class_map.json", "role.json"])
-def test_truncated_files_are_refused_by_name(folder, file):
+def test_truncated_and_missing_files_are_refused_by_name(folder, file):
     content = (folder / file).read_bytes()
     (folder / file).write_bytes(content[:len(content) // 2])
     with pytest.raises(DatasetError, match=file):
         load(folder)
-
-
-@pytest.mark.parametrize("file", ["adj_full.npz", "class_map.json", "role.json"])
-def test_missing_files_are_refused_by_name(folder, file):
     (folder / file).unlink()
-    with pytest.raises(DatasetError, match=f"{file} does not exist"):
+    missing = "reddit has no features" if file == "feats.npy" else f"{file} does not exist"
+    with pytest.raises(DatasetError, match=missing):
         load(folder)
 
 
-def test_a_folder_without_features_needs_structural_ones(folder):
+@pytest.mark.parametrize("value", [np.ones((30, 3), complex), np.array([["a"] * 3] * 30), np.ones(()), np.ones(30)])
+def test_features_that_are_no_matrix_of_numbers_are_refused(folder, value):
+    np.save(folder / "feats.npy", value)
+    with pytest.raises(DatasetError, match="expected a matrix of numbers"):
+        load(folder)
+
+
+def test_a_folder_without_features_may_have_structural_ones(folder):
     (folder / "feats.npy").unlink()
-    with pytest.raises(DatasetError, match="reddit has no features"):
-        load(folder)
     assert load(folder, feature_kind="structural").num_features == 128
 
 

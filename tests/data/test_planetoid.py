@@ -97,19 +97,8 @@ def test_matrices_pickled_by_this_scipy_are_read_too(folder, features):
     np.testing.assert_array_equal(load(folder).features.toarray(), before.features.toarray())
 
 
-def test_rows_are_normalized_when_asked(folder, features):
-    sums = np.asarray(load(folder, normalize_features="row").features.sum(axis=1)).ravel()
-    has_features = np.asarray(features.sum(axis=1)).ravel() > 0
-    has_features[10] = False
-    np.testing.assert_allclose(sums, has_features, rtol=1e-6)
-
-
-def test_a_folder_of_one_dataset_needs_no_name(folder):
-    assert load_source(f"planetoid:{folder}", SourceOptions()).name == "tiny"
-
-
-def test_the_name_may_carry_the_prefix_of_its_files(folder):
-    assert load(folder, "ind.tiny").name == "tiny"
+def test_a_folder_of_one_dataset_needs_no_name_and_a_name_may_carry_the_prefix_of_its_files(folder):
+    assert load_source(f"planetoid:{folder}", SourceOptions()).name == load(folder, "ind.tiny").name == "tiny"
 
 
 def test_a_folder_of_several_datasets_needs_a_name(folder):

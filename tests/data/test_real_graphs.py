@@ -43,15 +43,6 @@ def test_tolokers_has_dense_features_and_cora_sparse_ones():
     assert scipy.sparse.issparse(load("cora").features)
 
 
-def test_citeseer_has_48_isolated_nodes():
-    assert load("citeseer").cleaning.isolated_nodes == 48
-
-
-def test_row_normalized_cora_has_unit_rows():
-    sums = np.asarray(load("cora", normalize_features="row").features.sum(axis=1))
-    np.testing.assert_allclose(sums, 1, rtol=1e-5)
-
-
 def test_deezer_is_multi_label_with_structural_features():
     dataset = load("deezer_hu_multilabel", feature_kind="structural")
     assert dataset.is_multi_label

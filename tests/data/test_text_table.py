@@ -223,7 +223,7 @@ def test_ids_are_numbers_only_if_each_is_written_as_python_writes_it(text, is_wh
 
 def test_numbers_of_earlier_blocks_become_the_same_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(text_stream, "BLOCK_BYTES", 50)
-    written = [*map(str, range(-70000, 70000)), "007"]
+    written = [*map(str, range(-3000, 3000)), "007"]
     (ids,) = read_columns(TextTable(write(tmp_path / "t.csv", "".join(f"{cell}\n" for cell in written))), [INTEGER])
     assert ids.to_pylist() == written
 

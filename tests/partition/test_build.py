@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from reference_partition import arcs_of, expected_partition, random_dataset
@@ -45,41 +43,6 @@ def test_blocks_of_few_arcs_give_the_same_part(monkeypatch):
         assert_matches_oracle(dataset, owner, part, 3, build_partition(dataset, owner, part, 3))
 
 
-@pytest.mark.parametrize("directed", [False, True])
-def test_what_one_part_sends_is_what_the_other_expects(directed):
-    dataset = random_dataset(50, 250, seed=7, directed=directed)
-    owner = np.random.default_rng(7).integers(0, 4, 50).astype(np.int32)
-    parts = [build_partition(dataset, owner, p, 4) for p in range(4)]
-    for sender in parts:
-        for receiver in parts:
-            start, stop = sender.boundary_offset[receiver.part:receiver.part + 2]
-            held = receiver.halo_id[receiver.halo_offset[sender.part]:receiver.halo_offset[sender.part + 1]]
-            np.testing.assert_array_equal(sender.inner_id[sender.boundary_index[start:stop]], held)
-
-
-def test_local_rows_name_the_arcs_of_the_graph():
-    dataset = random_dataset(50, 250, seed=8, directed=True)
-    owner = np.random.default_rng(8).integers(0, 3, 50).astype(np.int32)
-    found = []
-    for p in range(3):
-        part = build_partition(dataset, owner, p, 3)
-        global_id = np.concatenate([part.inner_id, part.halo_id])
-        destination = np.repeat(part.inner_id, np.diff(part.indptr))
-        found += zip(global_id[part.indices].tolist(), destination.tolist(), strict=True)
-    assert sorted(found) == sorted(arcs_of(dataset))
-
-
-def test_part_without_boundary_sends_and_receives_nothing():
-    dataset = random_dataset(20, 40, seed=1)
-    component = np.zeros(20, np.int32)
-    isolated = np.flatnonzero(dataset.in_degree() == 0)
-    component[isolated] = 1
-    assert len(isolated) > 0
-    part = build_partition(dataset, component, 1, 2)
-    assert (part.num_inner, part.num_halo, part.num_edges) == (len(isolated), 0, 0)
-    assert part.num_central == part.num_inner and len(part.boundary_index) == 0
-
-
 def test_empty_part_has_no_rows_but_whole_offsets():
     dataset = random_dataset(20, 60, seed=2)
     owner = np.array([0, 2], np.int32)[np.arange(20) % 2]
@@ -87,23 +50,6 @@ def test_empty_part_has_no_rows_but_whole_offsets():
     assert_matches_oracle(dataset, owner, 1, 3, part)
     assert part.num_inner == part.num_halo == 0
     assert part.features.shape == (0, 3) and part.indptr.tolist() == [0]
-
-
-def test_central_rows_come_first_and_touch_no_halo():
-    dataset = random_dataset(60, 90, seed=3)
-    part = build_partition(dataset, (np.arange(60) >= 30).astype(np.int32), 0, 2)
-    has_halo = np.array([(part.indices[part.indptr[v]:part.indptr[v + 1]] >= part.num_inner).any()
-                         for v in range(part.num_inner)])
-    assert 0 < part.num_central < part.num_inner
-    assert not has_halo[:part.num_central].any() and has_halo[part.num_central:].all()
-
-
-def test_memory_mapped_features_are_read_by_global_id(tmp_path):
-    dataset = random_dataset(30, 60, seed=4)
-    np.save(tmp_path / "features.npy", dataset.features)
-    mapped = replace(dataset, features=np.load(tmp_path / "features.npy", mmap_mode="r"))
-    part = build_partition(mapped, np.arange(30, dtype=np.int32) % 2, 1, 2)
-    np.testing.assert_array_equal(part.features[:, 0], part.inner_id)
 
 
 def test_statistics_add_up_over_parts():

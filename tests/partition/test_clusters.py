@@ -10,8 +10,6 @@ from reference_partition import random_dataset
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition import clusters
-from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.clusters import cluster_nodes
 
 
@@ -85,17 +83,3 @@ def test_where_a_tool_gives_up_the_remedy_is_to_do_without(monkeypatch, few, too
     monkeypatch.setattr(clusters, tool, give_up)
     with pytest.raises(ConfigError, match="use --cluster-rows 0"):
         cluster_nodes(random_dataset(20, 40), 5)
-
-
-@pytest.mark.parametrize("reorder", REORDERS)
-@pytest.mark.parametrize("num_parts", [1, 3])
-def test_each_row_of_a_part_has_the_cluster_of_its_node(reorder, num_parts):
-    dataset = random_dataset(120, 400, seed=6, directed=True)
-    cluster = cluster_nodes(dataset, 10)
-    owner = (np.arange(120) % num_parts).astype(np.int32)
-    for number in range(num_parts):
-        plain = build_partition(dataset, owner, number, num_parts, reorder=reorder)
-        part = build_partition(dataset, owner, number, num_parts, reorder=reorder, cluster=cluster)
-        assert plain.cluster is None and part.cluster.dtype == np.int32
-        np.testing.assert_array_equal(part.cluster, cluster[part.inner_id])
-        np.testing.assert_array_equal(part.inner_id, plain.inner_id)

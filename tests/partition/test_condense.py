@@ -54,13 +54,13 @@ def regions_of(regions):
     return [regions.copied_row[a:b].tolist() for a, b in zip(regions.start, regions.start[1:], strict=False)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_regions_are_what_algorithm_1_writes(rows):
     assert regions_of(condensed_regions(rows)) == algorithm_1(rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_each_sparse_connection_is_served_from_its_clusters_region_and_no_other_entry_is(rows):
     regions = condensed_regions(rows)
@@ -122,7 +122,7 @@ def test_rows_that_most_clusters_need_come_first_in_theirs_then_those_of_the_sam
     assert condensed_order(arcs, np.array([0, 0, 0, 0, 1, 1, 2, 2])).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_rows_are_ordered_by_cluster_number_of_readers_first_reader_and_number(data):
     num_rows = data.draw(st.integers(1, 15))

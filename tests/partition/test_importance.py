@@ -50,31 +50,6 @@ def test_importance_equals_the_oracle(num_parts, num_arcs, directed):
     np.testing.assert_array_equal(importance, expected_importance(dataset, owner))
 
 
-def test_only_the_boundary_pool_is_ranked():
-    dataset = skewed_dataset()
-    owner = (np.arange(400) >= 380).astype(np.int32)
-    halos = find_halos(dataset, owner, 2)
-    importance = node_importance(dataset, halos)
-    pool = boundary_nodes(400, halos)
-    crosses = {u for v in range(400) for u in dataset.indices[dataset.indptr[v]:dataset.indptr[v + 1]].tolist()
-               if owner[u] != owner[v]}
-    assert pool.tolist() == sorted(crosses) and 0 < len(pool) < 400
-    assert not importance[np.setdiff1d(np.arange(400), pool)].any()
-    assert importance[pool].max() == 1 and importance[pool].min() == 0
-
-
-def test_importance_rises_with_the_degree_and_ties_share_it():
-    dataset = skewed_dataset()
-    halos = find_halos(dataset, drawn_owner(400, 3), 3)
-    pool = boundary_nodes(400, halos)
-    importance, degree = node_importance(dataset, halos)[pool], dataset.in_degree()[pool]
-    distinct = np.unique(degree)
-    assert 1 < len(distinct) < len(pool)
-    by_degree = [np.unique(importance[degree == value]) for value in distinct]
-    assert all(len(values) == 1 for values in by_degree)
-    assert (np.diff(np.concatenate(by_degree)) > 0).all()
-
-
 @pytest.mark.parametrize("percentile", [0.5, 0.8, 0.925, 0.98])
 def test_nodes_above_a_percentile_are_no_more_than_it_leaves_but_for_ties_at_the_maximum(percentile):
     dataset = skewed_dataset(2000)
@@ -95,33 +70,6 @@ def test_distinct_degrees_are_spread_evenly():
     assert dataset.in_degree().tolist() == [5, 4, 3, 2, 1, 1]
     importance = importance_of(dataset, np.arange(num_nodes, dtype=np.int32), num_nodes)
     np.testing.assert_array_equal(importance, np.array([5, 4, 3, 2, 0, 0], np.float32) / 5)
-
-
-def test_nodes_of_one_degree_have_none():
-    ring = np.arange(12)
-    dataset = replace(random_dataset(12, 0), indptr=np.arange(13), indices=((ring - 1) % 12).astype(np.int32))
-    assert len(boundary_nodes(12, find_halos(dataset, (ring % 3).astype(np.int32), 3))) == 12
-    assert not importance_of(dataset, (ring % 3).astype(np.int32), 3).any()
-
-
-def test_one_part_has_no_boundary_and_so_no_importance():
-    dataset = random_dataset(40, 200)
-    assert not importance_of(dataset, np.zeros(40, np.int32), 1).any()
-    assert not build_partition(dataset, np.zeros(40, np.int32), 0, 1).importance.any()
-
-
-@pytest.mark.parametrize("reorder", ["none", "degree"])
-@pytest.mark.parametrize("num_parts", [2, 3, 4])
-def test_sender_and_receiver_hold_the_same_number_for_every_message(num_parts, reorder):
-    dataset, owner = skewed_dataset(), drawn_owner(400, num_parts)
-    parts = [build_partition(dataset, owner, part, num_parts, reorder=reorder) for part in range(num_parts)]
-    for sender in parts:
-        for receiver in parts:
-            start, stop = sender.boundary_offset[receiver.part:receiver.part + 2]
-            sent = sender.importance[sender.boundary_index[start:stop]]
-            first, last = receiver.halo_offset[sender.part:sender.part + 2] + receiver.num_inner
-            np.testing.assert_array_equal(sent, receiver.importance[first:last])
-            assert sender.part == receiver.part or sent.any()
 
 
 def test_every_bin_of_the_histogram_begins_at_its_own_percentile():

@@ -3,8 +3,6 @@
 import io
 import os
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -37,22 +35,6 @@ def test_parts_are_even_in_weight_and_seeded(num_parts):
     assert part.dtype == np.int32 and load.max() <= 1.04 * weight.sum() / num_parts
     np.testing.assert_array_equal(part, kaminpar_parts(graph.indptr, graph.indices, num_parts, 7, weight))
     assert (part != kaminpar_parts(graph.indptr, graph.indices, num_parts, 8, weight)).any()
-
-
-def test_other_threads_run_while_kaminpar_does():
-    graph = random_dataset(20_000, 200_000, seed=1)
-    ticks, is_over = [], threading.Event()
-
-    def tick():
-        while not is_over.wait(0.005):
-            ticks.append(time.monotonic())
-
-    thread = threading.Thread(target=tick)
-    thread.start()
-    kaminpar_parts(graph.indptr, graph.indices, 4, 0)
-    is_over.set()
-    thread.join()
-    assert len(ticks) > 5
 
 
 def test_missing_library_is_a_sentence(monkeypatch):

@@ -34,7 +34,8 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("threads, status", [("1", {-signal.SIGTERM}), ("2", {-signal.SIGTERM, -signal.SIGSEGV})])
+@pytest.mark.parametrize("threads, status", [
+    ("1", {-signal.SIGTERM}), pytest.param("2", {-signal.SIGTERM, -signal.SIGSEGV}, marks=pytest.mark.long)])
 def test_sigterm_within_metis_ends_the_process_and_not_just_the_partition(threads, status):
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": threads}
     with subprocess.Popen([sys.executable, "-c", PARTITION], env=environment, stdout=subprocess.PIPE,

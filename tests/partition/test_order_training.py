@@ -30,7 +30,8 @@ def write_in_order(num_parts: int, folder: Path, reorder: str) -> Path:
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("reorder", ["metis", "degree", "rcm", "condense-edge"])
-@pytest.mark.parametrize("method", [{"method": "vanilla"}, {"method": "uniform", "bits": 8}])
+@pytest.mark.parametrize("method", [{"method": "vanilla"}, pytest.param({"method": "uniform", "bits": 8},
+                                                                        marks=pytest.mark.long)])
 def test_losses_are_those_of_the_sources_order(shared_path, reorder, method):  # noqa: F811
     comm = MPI.COMM_WORLD
     found = {}

@@ -141,6 +141,7 @@ print(assign_owners(random_dataset(2000, 9000, seed=5), 6, "kaminpar", seed=3).t
 """
 
 
+@pytest.mark.long
 def test_owners_are_the_same_for_any_number_of_threads():
     found = {subprocess.run([sys.executable, "-c", OWNERS], check=True, capture_output=True, text=True,
                             env={**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": os.path.dirname(

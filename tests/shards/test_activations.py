@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import h5py
 import numpy as np
 import pytest
+from resealing import put, reseal
 
 from hpcgnn.errors import ShardError
 from hpcgnn.lowbit import package_shards as activations
 from hpcgnn.lowbit.package import PackageFormat, encode
 from hpcgnn.lowbit.package_shards import activation_path, read_activations, write_activations
-from hpcgnn.shards.sealed import write_sealed
 
 
 def some_layers(num_rows=50):
@@ -38,40 +37,14 @@ def test_layers_come_back_to_the_bit(tmp_path, num_rows):
         np.testing.assert_array_equal(scale, expected_scale)
 
 
-def rewritten(path, change):
-    """The same file with a change to its content, sealed again."""
-    with h5py.File(path, "r") as source:
-        def fill(file):
-            for name in source:
-                source.copy(name, file)
-            change(file)
-        write_sealed(path.with_name("changed.h5"), activations.KIND, activations.VERSION, fill)
-    path.with_name("changed.h5").replace(path)
-
-
-def without(name):
-    def change(file):
-        del file[name]
-    return change
-
-
-def with_ids(file):
-    del file["node_id"]
-    file["node_id"] = np.arange(49)
-
-
-def with_scales(file):
-    del file["layer-2/scale"]
-    file["layer-2/scale"] = np.ones(49, np.float32)
-
-
 @pytest.mark.parametrize("change, complaint", [
-    (without("node_id"), "has no node_id"), (without("layer-1"), "has no layer-1"),
-    (without("layer-0/stream"), "has no layer-0/stream"), (with_ids, "has 50 rows of layer-0 and 49 ids"),
-    (with_scales, "has layer-2/scale of float32 and shape (49,), expected float32 and shape (50,)")])
+    *((lambda file, name=name: file.pop(name), f"has no {name}") for name in ("node_id", "layer-1", "layer-0/stream")),
+    (put("node_id", np.arange(49)), "has 50 rows of layer-0 and 49 ids"),
+    (put("layer-2/scale", np.ones(49, np.float32)),
+     "has layer-2/scale of float32 and shape (49,), expected float32 and shape (50,)")])
 def test_what_does_not_fit_is_refused(tmp_path, change, complaint):
     write_activations(tmp_path, 0, np.arange(50), some_layers())
-    rewritten(activation_path(tmp_path, 0), change)
+    reseal(activation_path(tmp_path, 0), change)
     with pytest.raises(ShardError) as refused:
         read_activations(tmp_path, 0)
     assert str(refused.value) == f"{activation_path(tmp_path, 0)} {complaint}; {activations.ADVICE}"

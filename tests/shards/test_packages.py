@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
 import scipy.sparse
 from reference_partition import random_dataset
+from resealing import put, reseal
 
 from hpcgnn.__main__ import main
 from hpcgnn.errors import ConfigError, ShardError
@@ -16,7 +16,6 @@ from hpcgnn.lowbit.package_shards import read_packages
 from hpcgnn.shards import features, schema
 from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.writer import Making, write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5)
@@ -98,67 +97,19 @@ def test_negative_features_need_two_bits(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def rewrite(path, change):
-    """Seal a part file again after `change` of its packages, as another program could have written it."""
-    def fill(file):
-        with h5py.File(path, "r") as old:
-            for name in old:
-                old.copy(name, file)
-            for name, value in old.attrs.items():
-                file.attrs[name] = value
-        change(file[schema.PACKAGES])
-
-    write_sealed(path.with_suffix(".new"), schema.PART_KIND, schema.PACKAGE_PART_VERSION, fill)
-    path.with_suffix(".new").replace(path)
-
-
-def flip_mode(group):
-    group["stream"][0] |= 3
-
-
-def drop_scale(group):
-    del group["scale"]
-
-
-def drop_bits(group):
-    del group.attrs["num_bits"]
-
-
-def claim_bits(group):
-    group.attrs["num_bits"] = 10**9
-
-
-def drop_positions(group):
-    del group["positions"]
-
-
-def claim_rows(group):
-    group.attrs["num_rows"] = 10**9
-
-
-def flip_position(group):
-    group["positions"][0] |= 31
-
-
-def claim_lengths(group):
-    group.attrs["lengths"] = np.array([64, 32, 1])
-
-
-def shorten_scale(group):
-    scale = group["scale"][1:]
-    del group["scale"]
-    group["scale"] = scale
-
-
 @pytest.mark.parametrize("change, message", [
-    (flip_mode, "packages can't be read at row 0 of .*mode 3"), (drop_scale, "has no packages/scale"),
-    (drop_bits, "has no packages/num_bits"), (claim_bits, "packages/stream of uint8"),
-    (drop_positions, "has no packages/positions"), (claim_rows, r"packages/index_bit of int64 and shape \(1,\)"),
-    (flip_position, "packages can't be read at row 0 of .*: its"),
-    (claim_lengths, "package lengths are 64, 32, 1"), (shorten_scale, "packages/scale of float32")])
+    (put("packages/stream", lambda a: np.append(a[:1] | 3, a[1:])), "packages can't be read at row 0 of .*mode 3"),
+    (put("packages/positions", lambda a: np.append(a[:1] | 31, a[1:])), "packages can't be read at row 0 of .*: its"),
+    (put("packages/scale", lambda a: a[1:]), "packages/scale of float32"),
+    (lambda file: file["packages"].pop("scale"), "has no packages/scale"),
+    (lambda file: file["packages"].pop("positions"), "has no packages/positions"),
+    (lambda file: file["packages"].attrs.pop("num_bits"), "has no packages/num_bits"),
+    (lambda file: file["packages"].attrs.update(num_bits=10**9), "packages/stream of uint8"),
+    (lambda file: file["packages"].attrs.update(num_rows=10**9), r"packages/index_bit of int64 and shape \(1,\)"),
+    (lambda file: file["packages"].attrs.update(lengths=[64, 32, 1]), "package lengths are 64, 32, 1")])
 def test_forged_packages_are_refused_by_name(tmp_path, change, message):
     write(tmp_path, binary_dataset())
-    rewrite(tmp_path / "part-0001.h5", change)
+    reseal(tmp_path / "part-0001.h5", change)
     with pytest.raises(ShardError, match=f"part-0001.h5.*{message}.*run hpcgnn preprocess again"):
         read_partition(tmp_path, 1, 2)
 

@@ -57,23 +57,13 @@ def test_nothing_but_the_file_is_left_in_the_folder(sealed):
     assert list(sealed.parent.iterdir()) == [sealed]
 
 
-def test_missing_file_is_named(tmp_path):
-    assert refusal(tmp_path / "b.h5") == f"{tmp_path / 'b.h5'} is missing; run hpcgnn preprocess again"
-
-
-def test_other_formats_are_named_with_both_numbers(sealed):
-    expected = f"{sealed} has format 3, this version reads 4; run hpcgnn preprocess again"
-    assert refusal(sealed, version=4) == expected
-    assert "has format 3, this version reads 2" in refusal(sealed, version=2)
-
-
-def test_other_kind_is_named(sealed):
+def test_what_is_another_file_or_none_is_one_sentence_with_the_callers_error_and_advice(sealed):
+    gone = sealed.with_name("b.h5")
+    assert refusal(gone) == f"{gone} is missing; run hpcgnn preprocess again"
+    for version in (2, 4):
+        expected = f"{sealed} has format 3, this version reads {version}; start without --resume"
+        assert refusal(sealed, version=version, error=CheckpointError, advice="start without --resume") == expected
     assert "is a part file, expected a checkpoint file" in refusal(sealed, kind="checkpoint")
-
-
-def test_error_class_and_advice_are_the_callers(sealed):
-    message = refusal(sealed, version=9, error=CheckpointError, advice="start without --resume")
-    assert message.endswith("; start without --resume")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n", b"x" * 4096, bytes(4096)])

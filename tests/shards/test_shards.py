@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 import uuid
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse
-from reference_partition import expected_importance, random_dataset
+from reference_partition import random_dataset
 
 from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.partition.build import build_partition
@@ -27,7 +23,6 @@ from hpcgnn.shards import features, schema, writer
 from hpcgnn.shards.folder import check_folder
 from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
-from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.writer import Making, make_shards, write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5, {"parts": 2, "root": None, "balance_slack": 1.05})
@@ -166,7 +161,9 @@ def test_a_graph_that_cannot_be_clustered_is_stored_without_clusters_unless_they
 def test_an_empty_part_has_no_ids(tmp_path, dataset):
     write_shards(with_more(dataset, "texts", "classes"), np.zeros(60, np.int32), tmp_path,
                  Making(2, reorder="none"), ORIGIN)
-    assert verify_shards(tmp_path).num_parts == 2 and read_partition(tmp_path, 1, 2).inner_name.shape == (0,)
+    empty = read_partition(tmp_path, 1, 2)
+    assert verify_shards(tmp_path).num_parts == 2 and empty.num_inner == 0
+    assert empty.inner_name.shape == (0,) and empty.features.shape == (0, 40)
 
 
 def test_graph_info_comes_back_equal(tmp_path, dataset):
@@ -199,16 +196,6 @@ def test_written_parts_have_the_rows_in_the_order_asked_for(tmp_path, dataset, r
         found = read_partition(tmp_path, part, 2)
         for name in ("inner_id", "indptr", "indices", "boundary_index", "features", "labels"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
-
-
-def test_folder_holds_one_file_a_part_and_one_for_the_whole(shards):
-    assert sorted(path.name for path in shards.iterdir()) == ["graph.h5", "part-0000.h5", "part-0001.h5"]
-
-
-def test_empty_part_comes_back_empty(tmp_path, dataset):
-    write_shards(dataset, np.zeros(60, np.int32), tmp_path, Making(2, reorder="none"), ORIGIN)
-    empty = read_partition(tmp_path, 1, 2)
-    assert empty.num_inner == 0 and empty.features.shape == (0, 40)
 
 
 def test_graph_without_features_comes_back_with_none(tmp_path, dataset):
@@ -291,58 +278,6 @@ def test_shards_of_an_older_format_are_refused(tmp_path, dataset, monkeypatch):
         read_partition(tmp_path, 0, 2)
 
 
-def rewrite(path, kind, change):
-    """Write a sealed file anew after `change` of its arrays and attributes, as another program might."""
-    with h5py.File(path) as file:
-        arrays = {name: file[name][()] for name in file if name != "statistics"}
-        arrays |= {f"statistics/{name}": column[()] for name, column in file.get("statistics", {}).items()}
-        attributes = dict(file.attrs)
-    change(arrays, attributes)
-
-    def fill(file):
-        file.attrs.update(attributes)
-        for name, array in arrays.items():
-            file[name] = array
-
-    write_sealed(path, kind, schema.GRAPH_VERSION if kind == schema.GRAPH_KIND else schema.PART_VERSION, fill)
-
-
-@pytest.mark.parametrize("name", ["importance", "in_degree", "features"])
-def test_part_without_an_array_is_refused(shards, name):
-    rewrite(shards / "part-0001.h5", schema.PART_KIND, lambda arrays, attributes: arrays.pop(name))
-    for read in (lambda: read_partition(shards, 1, 2), lambda: verify_shards(shards)):
-        with pytest.raises(ShardError, match=rf"part-0001.h5 has no {name}; run hpcgnn preprocess again"):
-            read()
-    assert read_partition(shards, 0, 2).part == 0
-
-
-@pytest.mark.parametrize("name", ["boundary_degree", "statistics/sent_to", "cleaning"])
-def test_graph_file_that_says_too_little_is_refused(shards, name):
-    rewrite(shards / "graph.h5", schema.GRAPH_KIND,
-            lambda arrays, attributes: (attributes if name in attributes else arrays).pop(name))
-    with pytest.raises(ShardError, match=rf"graph.h5 has no {name}; run hpcgnn preprocess again"):
-        read_graph_info(shards)
-
-
-def test_importance_of_another_length_than_the_rows_is_refused(shards):
-    part = read_partition(shards, 0, 2)
-    num_rows = part.num_inner + part.num_halo
-    rewrite(shards / "part-0000.h5", schema.PART_KIND,
-            lambda arrays, attributes: arrays.update(importance=arrays["importance"][1:]))
-    with pytest.raises(ShardError, match=rf"importance of float32 and shape \({num_rows - 1},\), expected "
-                                         rf"float32 and shape \({num_rows},\)"):
-        read_partition(shards, 0, 2)
-
-
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 4])
-def test_every_part_reads_the_importance_of_its_nodes(tmp_path, dataset, num_parts):
-    write(tmp_path, dataset, num_parts)
-    expected = np.array(expected_importance(dataset, owner_of(dataset, num_parts)))
-    for part in (read_partition(tmp_path, part, num_parts) for part in range(num_parts)):
-        np.testing.assert_array_equal(part.importance, expected[part.node_id])
-        assert part.importance.dtype == np.float32
-
-
 def test_part_of_another_run_is_refused(shards, tmp_path, dataset):
     write(tmp_path / "other", dataset)
     shutil.copy(tmp_path / "other" / "part-0001.h5", shards / "part-0001.h5")
@@ -362,44 +297,6 @@ def test_taken_folder_is_refused_and_left_as_it_was(shards, dataset):
     with pytest.raises(ShardError, match=r"already holds shards, graph.h5 among 3 files; pass --overwrite"):
         write(shards, dataset)
     assert {path: path.read_bytes() for path in shards.iterdir()} == before
-
-
-def test_overwrite_removes_parts_and_temporaries_of_earlier_runs(tmp_path, dataset):
-    write(tmp_path, dataset, 4)
-    (tmp_path / ".incoming-77").mkdir()
-    (tmp_path / "notes.txt").touch()
-    write(tmp_path, dataset, 2, overwrite=True)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["graph.h5", "notes.txt", "part-0000.h5", "part-0001.h5"]
-    assert verify_shards(tmp_path).num_parts == 2
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_killed_run_leaves_the_folder_as_it_was(tmp_path, dataset, overwrite):
-    if overwrite:
-        write(tmp_path, dataset, 2)
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.h5")}
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent("""
-        import os, signal, sys
-        sys.path.insert(0, sys.argv[1])
-        from reference_partition import random_dataset
-        from hpcgnn.shards import writer
-        from hpcgnn.shards.schema import Provenance
-        store = writer.store_features
-        def die_in_second_part(file, dataset, node_id, storage, task):
-            store(file, dataset, node_id, storage, task)
-            if file.attrs["part"] == 1:
-                file.flush()
-                os.kill(os.getpid(), signal.SIGKILL)
-        writer.store_features = die_in_second_part
-        data = random_dataset(60, 200)
-        writer.write_shards(data, (data.features[:, 0] % 3).astype("i4"), sys.argv[2],
-                            writer.Making(3, reorder="none", overwrite=True), Provenance("x:y", "random", 0))
-        """), str(TESTS), str(tmp_path)], timeout=30)
-    assert result.returncode == -signal.SIGKILL
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.h5")} == before
-    write(tmp_path, dataset, overwrite=True)
-    assert verify_shards(tmp_path).num_parts == 2 and not list(tmp_path.glob(".incoming-*"))
 
 
 def test_failed_overwrite_leaves_the_old_shards(tmp_path, dataset, monkeypatch):

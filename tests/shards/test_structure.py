@@ -130,6 +130,8 @@ PART_FAULTS = {
         lambda file: (file.pop("labels"), file.__setitem__("labels", h5py.SoftLink("/nowhere"))), "has no labels"),
     "an array in another file": (
         lambda file: (file.pop("labels"), file.__setitem__("labels", h5py.ExternalLink("/x", "x"))), "has no labels"),
+    "importance less": (put("importance", lambda a: a[1:]), "has importance of float32 and shape"),
+    "no importance": (lambda file: file.pop("importance"), "has no importance"),
     "bytes that are not there": (
         lambda file: (file.pop("labels"), file.create_dataset("labels", (len(file["inner_id"]),), "i8", chunks=(1,))),
         "and it holds only 0"),
@@ -299,6 +301,7 @@ GRAPH_FAULTS = {
     "columns of relations without attributes": (attribute("relation_columns", "[1, 2]"),
                                                 "has relation_columns that are not"),
     "columns of types without types": (attribute("type_columns", "[1, 2]"), "has type_columns that are not"),
+    "no cleaning": (lambda file: file.attrs.pop("cleaning"), "has no cleaning"),
     "owners of int64": (put("owner", lambda a: a.astype("i8")), "owner of int64"),
 }
 

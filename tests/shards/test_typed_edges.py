@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections import Counter
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
-from reference_partition import random_dataset
 from resealing import attribute, put, reseal
 
 from hpcgnn.data.cleaning import TypedEdges, build_typed_csr
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.errors import DatasetError, ShardError
 from hpcgnn.partition.choices import PARTITIONERS
-from hpcgnn.shards import writer
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
-from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
+from hpcgnn.shards.reader import read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import Making, make_shards, write_shards
 
@@ -70,6 +66,7 @@ def test_the_parts_hold_the_edges_of_the_source_each_once(tmp_path, kind, num_pa
     expected = oracle(*kind)
     info = make_shards(dataset_of(*kind), tmp_path, Making(num_parts, cluster_rows=3), "a:b", {})
     assert verify_shards(tmp_path) == info and info.num_edges == len(expected)
+    assert (tmp_path / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 5\n")
     assert (info.relation_names, info.num_edge_features) == (
         ("cites", "likes", "reads") if kind[0] else (), 2 if kind[1] else 0)
     found = []
@@ -88,29 +85,6 @@ def test_the_parts_hold_the_edges_of_the_source_each_once(tmp_path, kind, num_pa
 def test_every_partitioner_cuts_a_graph_of_parallel_edges(tmp_path, partitioner):
     info = make_shards(dataset_of(), tmp_path, Making(2, partitioner=partitioner, cluster_rows=0), "a:b", {})
     assert verify_shards(tmp_path) == info and all(row.num_inner for row in info.statistics)
-
-
-def test_the_formats_are_those_of_before_without_relations_and_new_ones_with(tmp_path):
-    write_shards(dataset_of(), np.zeros(NUM_NODES, np.int32), tmp_path / "typed", Making(reorder="none"), ORIGIN)
-    plain = random_dataset(NUM_NODES, 40)
-    write_shards(plain, np.zeros(NUM_NODES, np.int32), tmp_path / "plain", Making(reorder="none"), ORIGIN)
-    assert (tmp_path / "typed" / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 5\n")
-    assert (tmp_path / "plain" / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 3\n")
-    for name in ("graph.h5", "part-0000.h5"):
-        assert (tmp_path / "typed" / name).read_bytes()[:20].split(b"\n")[0] == (
-            tmp_path / "plain" / name).read_bytes()[:20].split(b"\n")[0]
-        with h5py.File(tmp_path / "plain" / name) as file:
-            assert not {"edge_type", "edge_attr", "relation_names", "num_relations", "num_edge_features"} & {
-                *file, *file.attrs}
-    assert read_partition(tmp_path / "plain", 0, 1).edge_type is None
-
-
-def test_the_same_shards_are_made_twice_to_the_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer.uuid, "uuid4", lambda: uuid.UUID(int=7))
-    for name in ("first", "second"):
-        make_shards(dataset_of(), tmp_path / name, Making(3), "a:b", {})
-    for path in (tmp_path / "first").iterdir():
-        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes()
 
 
 def changed(array, place, value):
@@ -213,9 +187,3 @@ def test_relations_out_of_order_are_found_by_verify(original, tmp_path):
         reseal(folder / "part-0000.h5", put("edge_type", swapped))
         with pytest.raises(ShardError, match="has a row of indices with sources that do not ascend"):
             verify_shards(folder)
-
-
-def test_info_of_a_graph_with_relations_comes_back_equal(original):
-    info = read_graph_info(original)
-    assert info.has_typed_edges and info.says_more and info.graph_version == 5
-    assert (info.relation_names, info.num_edge_features) == (("cites", "likes", "reads"), 2)

@@ -37,8 +37,7 @@ from hpcgnn.lowbit.integer_model import (
     RowScale,
 )
 from hpcgnn.ops.bit_gemm import LARGEST_SUM
-from hpcgnn.shards.records import load_texts, store_texts
-from hpcgnn.shards.schema import Fingerprint
+from hpcgnn.shards.schema import Fingerprint, load_texts, store_texts
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.batch_graph import ClusterCut
 

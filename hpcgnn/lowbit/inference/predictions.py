@@ -27,8 +27,7 @@ from hpcgnn.errors import CheckpointError, ShardError
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.results.answer_file import store_rows, write_together
 from hpcgnn.results.answers import Answers
-from hpcgnn.shards.records import load_texts, store_texts
-from hpcgnn.shards.schema import Layout, check_layout, integer_of
+from hpcgnn.shards.schema import Layout, check_layout, integer_of, load_texts, store_texts
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 
