@@ -304,7 +304,8 @@ def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> 
     if scratch is None:
         return np.concatenate(list(blocks))
     blocks, num_rows = iter(blocks), 0
-    file = scratch_file(scratch, what)
+    with refusals(scratch, what):
+        file = tempfile.TemporaryFile(dir=scratch)      # noqa: SIM115 - it is kept
     for block in blocks:
         with refusals(scratch, what):
             file.write(_bytes_of(np.ascontiguousarray(block)))
@@ -312,12 +313,6 @@ def keep_rows(blocks: Iterable[np.ndarray], scratch: Path | None, what: str) -> 
     with refusals(scratch, what):
         file.flush()
     return RowFile(file, 0, (num_rows, *shape), dtype)
-
-
-def scratch_file(scratch: Path, what: str) -> BinaryIO:
-    """An unnamed file to write and read. Raises DatasetError if it can't be made in the folder."""
-    with refusals(scratch, what):
-        return tempfile.TemporaryFile(dir=scratch)
 
 
 @contextmanager

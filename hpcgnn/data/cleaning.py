@@ -83,11 +83,7 @@ def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name
     scratch : Path or None                          folder for edges that are sorted, see sort_arcs
     weight : (num_source_edges,) number             positive and finite; or None
     """
-    if num_nodes < 1:
-        raise DatasetError(f"{name} has no nodes; expected at least one")
-    check_memory(name, f"{num_nodes:,} nodes", num_nodes * BYTES_A_NODE)
-    for ends in (source, target):
-        _check_ends(ends, num_nodes, name)
+    _check_ends(source, target, num_nodes, name)
     if weight is not None:
         source, target = (np.asarray(ends) for ends in (source, target))
     is_weighted, remarks = check_weights(weight, source, target, name)
@@ -176,11 +172,7 @@ def build_typed_csr(edges: TypedEdges, num_nodes: int, both_ways: bool, symmetri
     graph : CleanGraph             `report.is_symmetric` says that each edge u -> v has an edge v -> u with the same
                                    attributes, of the same relation or of the relation of its added reverses
     """
-    if num_nodes < 1:
-        raise DatasetError(f"{name} has no nodes; expected at least one")
-    check_memory(name, f"{num_nodes:,} nodes", num_nodes * BYTES_A_NODE)
-    for ends in (edges.source, edges.target):
-        _check_ends(ends, num_nodes, name)
+    _check_ends(edges.source, edges.target, num_nodes, name)
     is_weighted, remarks = check_weights(edges.weight, edges.source, edges.target, name)
     edges = edges._replace(weight=edges.weight.astype(np.float64) if is_weighted else None)
     progress("cleaning edges", None)
@@ -258,17 +250,19 @@ def _report(num_source_edges: int, num_loops: int, num_unique: int, indptr: np.n
         isolated_nodes=int(np.count_nonzero(~is_touched)), is_symmetric=is_symmetric, remarks=remarks)
 
 
-def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
-    if ends.dtype.kind not in "iu":
-        raise DatasetError(f"{name} has edge ends of type {ends.dtype}; expected integers")
-    parts = [(int(part.min()), int(part.max())) for part, _ in chunks(ends, ends)]
-    if not parts:
-        return
-    low, high = min(low for low, _ in parts), max(high for _, high in parts)
-    if low < 0 or high >= num_nodes:
-        bad = low if low < 0 else high
-        raise DatasetError(f"{name} has an edge to node {bad}, which does not exist; "
-                           f"node ids run from 0 to {num_nodes - 1}")
+def _check_ends(source: Ends, target: Ends, num_nodes: int, name: str) -> None:
+    if num_nodes < 1:
+        raise DatasetError(f"{name} has no nodes; expected at least one")
+    check_memory(name, f"{num_nodes:,} nodes", num_nodes * BYTES_A_NODE)
+    for ends in (source, target):
+        if ends.dtype.kind not in "iu":
+            raise DatasetError(f"{name} has edge ends of type {ends.dtype}; expected integers")
+        low, high = 0, 0
+        for part, _ in chunks(ends, ends):
+            low, high = min(low, int(part.min())), max(high, int(part.max()))
+        if low < 0 or high >= num_nodes:
+            raise DatasetError(f"{name} has an edge to node {low if low < 0 else high}, which does not exist; node ids "
+                               f"run from 0 to {num_nodes - 1}")
 
 
 def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,

@@ -116,7 +116,8 @@ def as_numbers(values: Any, what: str) -> np.ndarray:
     words = None if column.unknown is not None or column.is_mixed else _words(column)
     if words is not None and 0 < len(words.word) <= 2 and set(words.word) <= set(TRUTHS):
         return np.array([TRUTHS[word] for word in words.word], bool)[words.code]
-    odd = next(filter(_is_no_number, pc.unique(_decoded(column.texts).drop_null()).to_pylist()), None)
+    known = pc.unique(_decoded(column.texts).drop_null()).to_pylist()
+    odd = next((text for text in known if not is_number(text)), None)
     shown, way = _shown(column.texts) if odd is None else repr(odd[:40]), ": convert them first, as by .astype(float)"
     if odd is not None:
         way = ", with a point before decimals and nothing between thousands" if COMMAS.fullmatch(odd) else ""
@@ -606,11 +607,12 @@ def _decoded(texts: pa.LargeStringArray | pa.DictionaryArray) -> pa.LargeStringA
     return texts.dictionary_decode() if isinstance(texts, pa.DictionaryArray) else texts
 
 
-def _is_no_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     try:
-        return float(text) is None
+        float(text)
     except ValueError:
-        return True
+        return False
+    return True
 
 
 def _first_empty(texts: pa.LargeStringArray) -> int | None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from hpcgnn.data.arcs import Ends
 from hpcgnn.data.arrays import Sliced, columns, keep_rows
 from hpcgnn.data.assemble import refuse_given_labels
-from hpcgnn.data.columns import Ids, texts_of
+from hpcgnn.data.columns import Ids, is_number, texts_of
 from hpcgnn.data.dataset import NO_WEIGHTS, GraphDataset, Origins
 from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
 from hpcgnn.data.ids import NodeRows
@@ -34,7 +34,6 @@ from hpcgnn.data.text_table import (
     CellError,
     TextTable,
     checked_ids,
-    is_number,
     is_whole_number,
     numbers_of,
     read_columns,
@@ -78,7 +77,9 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     edges = read_edge_file(path, options, flags["header"], ids is None, "weight" not in settings,
                            settings.get("relation"))
     if ids is None and (labels or features) and isinstance(edges.source, pa.Array):
-        raise DatasetError(f"{path} has {_first_text(edges)!r} for a node, and no file gives the nodes' ids, so that "
+        text = next(text for ends in (edges.source, edges.target) for text in ends.to_pylist()
+                    if not is_whole_number(text))
+        raise DatasetError(f"{path} has {text!r} for a node, and no file gives the nodes' ids, so that "
                            "edges count them from 0; expected whole numbers only, or put the id first in the "
                            "other files")
     files = [found for found in (labels, features, splits) if found is not None]
@@ -382,10 +383,6 @@ def _check_index(index: list[Any], path: Path) -> None:
     if not all(isinstance(column, np.ndarray) and (np.diff(column) > 0).all() for column in index):
         raise DatasetError(f"{path} has a first column without a name, which does not count the rows; name it, or "
                            "remove it")
-
-
-def _first_text(edges: EdgeFile) -> Any:
-    return next(text for ends in (edges.source, edges.target) for text in ends.to_pylist() if not is_whole_number(text))
 
 
 def _node_ids(labels: NodeFile | None, features: NodeFile | None, splits: NodeFile | None) -> Ids | None:

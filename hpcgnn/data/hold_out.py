@@ -152,8 +152,7 @@ def doubts_about(graph: CleanGraph, held: np.ndarray | None) -> tuple[str, ...]:
     """A warning if edges of a graph lead back from targets of held-out links to their sources."""
     if held is None or graph.report.is_symmetric:
         return ()
-    num_nodes = len(graph.indptr) - 1
-    edges = _columns(graph.indices.astype(np.int64), np.repeat(np.arange(num_nodes), np.diff(graph.indptr)), None)
+    num_nodes, edges = len(graph.indptr) - 1, _edges_of(graph)[:, :2]
     is_back = _are_in(edges, held[:, [1, 0]], num_nodes)
     count = int(_are_in(held[:, [1, 0]], edges[is_back], num_nodes).sum())
     remedy = "relations that say the same as the link's can be left out" if held.shape[1] > 3 else \
@@ -237,11 +236,8 @@ def num_reversible(names: tuple[str, ...]) -> int:
 def _edges_of(graph: CleanGraph) -> np.ndarray:
     """Source, target, and relation if edges have one, of a graph's edges, (num_edges, 2 or 3) int64."""
     target = np.repeat(np.arange(len(graph.indptr) - 1), np.diff(graph.indptr))
-    return _columns(graph.indices.astype(np.int64), target, graph.edge_type)
-
-
-def _columns(source: np.ndarray, target: np.ndarray, relation: np.ndarray | None) -> np.ndarray:
-    return np.stack([source, target] if relation is None else [source, target, relation], axis=1)
+    columns = [graph.indices.astype(np.int64), target, *([] if graph.edge_type is None else [graph.edge_type])]
+    return np.stack(columns, axis=1)
 
 
 def _are_in(edges: np.ndarray, gone: np.ndarray, num_nodes: int) -> np.ndarray:

@@ -215,10 +215,11 @@ def _ignored(values: np.ndarray | Words, ignore: tuple | None, name: str
         return values, None
     is_text = isinstance(values, Words)
     numbers = values.code if is_text else values
+    code_of = {word: code for code, word in enumerate(values.word)} if is_text else {}
     is_ignored = np.zeros(numbers.shape, bool)
     for item in ignore:
         try:
-            found = numbers == (_code_of(values, str(item)) if is_text else float(item))
+            found = numbers == (code_of.get(str(item), len(code_of)) if is_text else float(item))
         except (TypeError, ValueError):
             found = np.zeros(numbers.shape, bool)
         if not found.any():
@@ -228,10 +229,6 @@ def _ignored(values: np.ndarray | Words, ignore: tuple | None, name: str
     if is_text:
         return Words(np.where(is_ignored, np.int32(-1), values.code), values.word), is_ignored
     return np.where(is_ignored, np.nan, values), is_ignored
-
-
-def _code_of(words: Words, word: str) -> int:
-    return words.word.index(word) if word in words.word else len(words.word)
 
 
 def place_beside(column: str, held: Mapping[str, Any]) -> str:

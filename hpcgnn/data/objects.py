@@ -183,34 +183,32 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     edge_attr, attr_key = _of_edges(edges, choices.edge_attr, ("edge_attr",), name)
     of_nodes = [graph.nodes[node] for node in ids]
     held = list(dict.fromkeys(key for attributes in of_nodes for key in attributes))
+    label, feature, split = (first_of(usual, held) if choice is None else choice for choice, usual in (
+        (choices.labels, LABEL_NAMES), (choices.features, FEATURE_NAMES), (choices.splits, SPLIT_NAMES)))
     # A node may lack a label or a split; a node without features is an error.
-    labels = _attribute(of_nodes, ids, choices.labels, LABEL_NAMES, held, name, True)
-    features = _attribute(of_nodes, ids, choices.features, FEATURE_NAMES, held, name)
+    labels = _attribute(of_nodes, ids, label, name, True)
+    features = _attribute(of_nodes, ids, feature, name)
     masks = list(chain(*mask_columns(held).values()))
     if choices.finds_masks and masks:
         splits = named_splits({mask: _values(of_nodes, ids, mask, name) for mask in masks})
     else:
-        splits = _attribute(of_nodes, ids, choices.splits, SPLIT_NAMES, held, name, True)
+        splits = _attribute(of_nodes, ids, split, name, True)
     left_out, ignored = choices.ignored(held)
-    label, feature, split = (choice if isinstance(choice, str) else first_of(usual, held) if choice is None else None
-                             for choice, usual in ((choices.labels, LABEL_NAMES), (choices.features, FEATURE_NAMES),
-                                                   (choices.splits, SPLIT_NAMES)))
+    label, feature, split = (choice if isinstance(choice, str) else None for choice in (label, feature, split))
     others = [key for key in held if key not in (label, split) and key not in left_out]
     read_of_edges = {key for found in (weight_key, relation_key, attr_key) for key in
                      found.removeprefix("attribute").removeprefix("s").lstrip().split(", ")}
     origins = Origins(
         labels=f"attribute {label}" if label else "", features=f"attribute {feature}" if feature else "",
         splits=f"attribute {split}" if split else "masks", others=tuple(map(str, others)),
-        relations=relation_key, edge_attr=attr_key,
-        weights=weight_key,
+        relations=relation_key, edge_attr=attr_key, weights=weight_key,
         unused=(*(f"{key} of edges" for key in of_edges if str(key) not in read_of_edges),
                 *(str(key) for key in held if key not in (label, feature, split, *masks))),
         place=place_beside(label, of_nodes[0]) if choices.labels is None and label else "")
     return GivenGraph(name, source, target, weight, _objects(ids), features=None if features is None
                       else as_features(features, f"{name}: the features"), labels=labels, splits=splits,
                       is_symmetric=not graph.is_directed(), relation=relation, edge_attr=edge_attr,
-                      ignore=ignored,
-                      split_column=choices.split_column, origins=origins,
+                      ignore=ignored, split_column=choices.split_column, origins=origins,
                       remarks=(f"weights of edges are {weight_key}",) if weight_key.startswith("attribute") else (),
                       labels_hint="labels=ATTRIBUTE of the nodes")
 
@@ -257,10 +255,7 @@ def _of_edges(edges: list[tuple], choice: Any, usual: tuple[str, ...], name: str
     return np.column_stack(values), f"attributes {', '.join(choice)}"
 
 
-def _attribute(of_nodes: list[dict], ids: list, choice: Any, usual: tuple[str, ...], held: list[str], name: str,
-               may_lack: bool = False) -> Any:
-    if choice is None:
-        choice = first_of(usual, held)
+def _attribute(of_nodes: list[dict], ids: list, choice: Any, name: str, may_lack: bool = False) -> Any:
     if choice is None or choice is False:
         return None
     if isinstance(choice, str):

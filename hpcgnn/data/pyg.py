@@ -230,7 +230,9 @@ def held_of(data: Any, name: str) -> Held:
 
 def graphs_in(data: Any, name: str) -> list[Held]:
     """Return the graphs of a list, of (tensors, slices) or of a dataset."""
-    if isinstance(data, tuple) and len(data) in (2, 3) and (data[1] is None or _are_slices(data[1])):
+    has_slices = isinstance(data, tuple) and len(data) in (2, 3) and (data[1] is None or (
+        isinstance(data[1], dict) and np.ndim(data[1].get("edge_index", data[1].get("adj_t"))) == 1))
+    if has_slices:
         held = held_of(data[0], name)
         return [held] if data[1] is None else _sliced(held, data[1], name)
     items = data if isinstance(data, list | tuple) else [data[place] for place in range(len(data))]
@@ -243,10 +245,6 @@ def graphs_in(data: Any, name: str) -> list[Held]:
         if "num_nodes" not in held and not isinstance(item, dict):
             held["num_nodes"] = item.num_nodes
     return graphs
-
-
-def _are_slices(value: Any) -> bool:
-    return isinstance(value, dict) and np.ndim(value.get("edge_index", value.get("adj_t"))) == 1
 
 
 def _sliced(held: Held, slices: dict[str, Any], name: str) -> list[Held]:

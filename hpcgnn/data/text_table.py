@@ -24,7 +24,7 @@ from pyarrow import csv as arrow_csv
 
 from hpcgnn.data import text_stream
 from hpcgnn.data.arrays import RowFile, keep_rows
-from hpcgnn.data.columns import COMMAS, MISSING_TEXTS, Ids, texts_of
+from hpcgnn.data.columns import COMMAS, MISSING_TEXTS, Ids, is_number, texts_of
 from hpcgnn.data.options import Progress, ProgressTask, check_memory, silent
 from hpcgnn.data.text_stream import (
     MATRIX_MARKET,
@@ -415,14 +415,6 @@ def _is_header(rows: list[list[str]]) -> bool:
 def is_like_number(cell: str) -> bool:
     """Whether a cell is a number (perhaps with commas), a truth value or missing; none of these is a name."""
     return is_number(cell) or cell in MISSING_TEXTS or cell.lower() in TRUTHS or bool(COMMAS.fullmatch(cell))
-
-
-def is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def is_whole_number(cell: str) -> bool:

@@ -37,8 +37,8 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 def find_graph_fault(info: GraphInfo) -> str | None:
     """The first fault of graph.h5, as the rest of a sentence that starts with the file; None if it has none."""
-    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_relations, _faults_of_types,
-                   _faults_of_clusters, _faults_of_links, _faults_of_statistics, _faults_of_reports):
+    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_types, _faults_of_clusters,
+                   _faults_of_links, _faults_of_statistics, _faults_of_reports):
         fault = next(faults(info), None)
         if fault is not None:
             return fault
@@ -90,6 +90,8 @@ def _faults_of_labels(info: GraphInfo) -> Iterator[str]:
 
 
 def _faults_of_types(info: GraphInfo) -> Iterator[str]:
+    if len(set(info.relation_names)) != len(info.relation_names) or len(info.relation_names) > MAX_CLASSES:
+        yield f"has relation_names that are not at most {MAX_CLASSES} different names"
     if any(len(pair) != 2 or [type(value) for value in pair] != [str, int] or pair[1] < 0 for pair in info.node_types):
         yield "has a type of nodes that is not a name and a number of nodes"
     elif info.node_types and sum(count for _, count in info.node_types) != info.num_nodes:
@@ -103,11 +105,6 @@ def _faults_of_types(info: GraphInfo) -> Iterator[str]:
                                   or (sum(info.relation_columns) != info.num_edge_features
                                       and set(info.relation_columns) != {0, info.num_edge_features})):
         yield f"has relation_columns that are not {info.num_edge_features} columns, shared out among its relations"
-
-
-def _faults_of_relations(info: GraphInfo) -> Iterator[str]:
-    if len(set(info.relation_names)) != len(info.relation_names) or len(info.relation_names) > MAX_CLASSES:
-        yield f"has relation_names that are not at most {MAX_CLASSES} different names"
 
 
 def _faults_of_clusters(info: GraphInfo) -> Iterator[str]:

@@ -169,15 +169,6 @@ def test_a_first_column_that_counts_the_rows_is_asked_about(plain, tmp_path):
     np.testing.assert_array_equal(found.features, plain.matrix())
 
 
-def test_an_id_with_leading_zeros_stays_a_text(shards, known, tmp_path):
-    known = known.renamed({node: f"{number:03d}" for number, node in enumerate(known.ids)})
-    edges = write(tmp_path / "web.csv", edge_rows(known))
-    labels = write(tmp_path / "y.csv", label_rows(known, "id", "label"))
-    features = write(tmp_path / "x.csv", feature_rows(known, "id", "a", "b", "c"))
-    splits = write(tmp_path / "s.csv", [["id", "split"], *split_rows(known)])
-    assert_same(shards(f"edges:{edges},labels={labels},features={features},splits={splits}"), known)
-
-
 def test_a_third_column_of_something_is_asked_about(known, tmp_path):
     edges = write(tmp_path / "web.csv", [["from", "to", "year"], [0, 1, 1999]])
     with pytest.raises(DatasetError, match="calls its third column 'year'"):
@@ -244,14 +235,6 @@ def test_csv_tables_come_back(shards, known, tmp_path):
     assert "the first line of web.csv is its header: a,b,strength" in read_graph_info(folder).cleaning.remarks
     assert_same(shards(f"csv:{edges},nodes={nodes},{COLUMNS.replace('=strength', '=none')},features=f;g;h"), known,
                 has_weights=False)
-
-
-def test_truths_of_a_csv_table_are_features_of_1_and_0(tmp_path):
-    write(tmp_path / "e.csv", [["source", "target"], ["a", "b"], ["b", "c"], ["c", "d"], ["d", "a"]])
-    write(tmp_path / "n.csv", [["id", "active", "label", "split"], ["a", "True", "x", "train"],
-                               ["b", "False", "y", "val"], ["c", "True", "x", "test"], ["d", "True", "y", "train"]])
-    dataset = load_source(f"csv:{tmp_path}/e.csv,nodes={tmp_path}/n.csv", SourceOptions())
-    assert dataset.features.tolist() == [[1.0], [0.0], [1.0], [1.0]]
 
 
 def test_parquet_tables_come_back(shards, known, tmp_path):

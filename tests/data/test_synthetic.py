@@ -82,6 +82,7 @@ def test_multi_label_rows_hold_at_least_one_class_and_about_half_a_companion():
     assert per_node.mean() == pytest.approx(1.63, abs=0.03)
 
 
+@pytest.mark.long
 def test_neighbors_tell_the_label_on_the_built_in_graph():
     """Averaging features over two hops and taking the nearest class mean is right far more often than on raw rows."""
     dataset = generate()

@@ -106,7 +106,8 @@ def test_indicator_labels_differ_from_class_ids(dataset):
     assert fingerprint_of(dataset, FLOAT32).differences(fingerprint_of(indicators, FLOAT32)) == ("split",)
 
 
-@pytest.mark.parametrize("form", FEATURE_FORMATS)
+@pytest.mark.parametrize("form", [FEATURE_FORMATS[0], *(pytest.param(form, marks=pytest.mark.long)
+                                                        for form in FEATURE_FORMATS[1:])])
 def test_parts_partitioner_and_order_of_rows_change_nothing(tmp_path, dataset, form):
     found = set()
     for number, (parts, partitioner, reorder) in enumerate(
