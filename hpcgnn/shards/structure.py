@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import chain
 
 import numpy as np
 
@@ -37,12 +38,9 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 def find_graph_fault(info: GraphInfo) -> str | None:
     """The first fault of graph.h5, as the rest of a sentence that starts with the file; None if it has none."""
-    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_types, _faults_of_clusters,
-                   _faults_of_links, _faults_of_statistics, _faults_of_reports):
-        fault = next(faults(info), None)
-        if fault is not None:
-            return fault
-    return None
+    return next(chain.from_iterable(faults(info) for faults in (
+        _faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_types, _faults_of_clusters, _faults_of_links,
+        _faults_of_statistics, _faults_of_reports)), None)
 
 
 def _faults_of_names(info: GraphInfo) -> Iterator[str]:
@@ -204,12 +202,9 @@ def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
 
     Arrays must have the types and shapes of `part_layout`.
     """
-    for faults in (_faults_of_offsets, _faults_of_ids, _faults_of_peers, _faults_of_arcs, _faults_of_nodes,
-                   _faults_of_held_out):
-        fault = next(faults(part, info), None)
-        if fault is not None:
-            return fault
-    return None
+    return next(chain.from_iterable(faults(part, info) for faults in (
+        _faults_of_offsets, _faults_of_ids, _faults_of_peers, _faults_of_arcs, _faults_of_nodes,
+        _faults_of_held_out)), None)
 
 
 def find_row_fault(part: Partition) -> str | None:
