@@ -18,7 +18,7 @@ import scipy.sparse
 
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
 from hpcgnn.bench.graphs import DRAWN, Topology, read_topology
-from hpcgnn.bench.inference import is_of, read_models, refuse_waiting
+from hpcgnn.bench.inference import models_of, read_models, refuse_waiting
 from hpcgnn.bench.inference_host import bit_rows
 from hpcgnn.bench.inference_work import BatchedGraph
 from hpcgnn.data.dataset import GraphDataset
@@ -58,7 +58,7 @@ def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterat
                 yield topology_workload(read_topology(Path(source)), kind)
             continue
         dataset = load_source(f"npz:{source}", SourceOptions(feature_kind="auto", normalize_features="auto"))
-        fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
+        fitting = models_of(waiting, dataset)
         work = BatchedGraph.whole(dataset) if fitting else None
         for path in fitting:
             model = waiting.pop(path)

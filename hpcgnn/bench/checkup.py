@@ -14,14 +14,14 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from hpcgnn.bench.environment import allocator_name, available_cores, find_tcmalloc
-from hpcgnn.bench.machine import HUGE_PAGES, processor_name
+from hpcgnn.bench.machine import HUGE_PAGES, processor_name, version_of
 from hpcgnn.bench.timing import Measurement
 from hpcgnn.errors import TrainingError, sentence_of
 from hpcgnn.ops.simd import best_level, multiplies_bfloat16, processor_level, simd_level
@@ -241,13 +241,6 @@ def gpu_remedy(has_driver: bool, cuda: str | None, number: int, has_cupy: bool) 
     if number == 0:
         return "a driver is there, but torch sees no GPU: look at CUDA_VISIBLE_DEVICES and at the job's request"
     return "" if has_cupy else f"for --device cuda run pip install 'hpcgnn[cuda{cuda.partition('.')[0]}]'"
-
-
-def version_of(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def extra_findings() -> Iterator[Finding]:

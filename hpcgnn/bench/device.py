@@ -1,23 +1,27 @@
-"""`DevicePlace` times work on a GPU by its events, and measures the GPU's limits in the same run.
+"""`DevicePlace` times work on a GPU (its `Chip`) by its events, and measures the GPU's limits in the same run.
 
 The limits are copies, gathered rows, and 1-bit products on registers (kernels/ceilings.cu).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import shutil
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.graphs import Topology, arcs_that_fit, draw_power_law
+from hpcgnn.bench.machine import version_of
 from hpcgnn.bench.place import Place, Work
 from hpcgnn.bench.timing import OURS, Measurement
+from hpcgnn.errors import ConfigError
 from hpcgnn.ops.cuda.bit_gemm import AND_CAPABILITY
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
@@ -33,6 +37,26 @@ TILES_A_ROUND = 8                                   # tiles of a warp, SETS of c
 OPERATIONS_A_TILE = {"mma8": 2 * 8 * 8 * 128, "mma16": 2 * 16 * 8 * 256}
 BLOCKS_A_PROCESSOR = 8
 GATHERED_ROW_BYTES = 256
+CUPY_PROJECTS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")    # one package, one name per CUDA release
+
+
+@dataclass(frozen=True)
+class Chip:
+    name: str
+    capability: tuple[int, int]    # (int, int), compute capability
+    num_processors: int            # streaming multiprocessors
+    memory_bytes: int
+    l2_bytes: int
+
+    @classmethod
+    def current(cls) -> Chip:
+        found = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return cls(found.name, (found.major, found.minor), found.multi_processor_count, found.total_memory,
+                   getattr(found, "L2_cache_size", 0))
+
+    def describe(self) -> dict[str, Any]:
+        return {"chip": {**asdict(self), "driver": driver_version()},
+                "cuda": {"torch": torch.version.cuda, "cupy": cupy_version()}}
 
 
 @dataclass(frozen=True)
@@ -159,3 +183,24 @@ def seconds_between_events(work: Work) -> float:
     ended.record()
     ended.synchronize()
     return started.elapsed_time(ended) / 1e3
+
+
+def check_device() -> None:
+    """Raise ConfigError, with what is missing, where kernels can't run on a device."""
+    if not torch.cuda.is_available():
+        raise ConfigError(f"--device cuda needs a GPU with CUDA, and torch {torch.__version__} finds none; "
+                          "run it on a machine that has one, or leave --device out")
+    if importlib.util.find_spec("cupy") is None:
+        raise ConfigError("--device cuda needs cupy, which compiles the kernels; run pip install 'hpcgnn[cuda13]'")
+
+
+def driver_version() -> str | None:
+    if shutil.which("nvidia-smi") is None:
+        return None
+    found = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
+                           text=True)
+    return found.stdout.splitlines()[0].strip() if found.returncode == 0 and found.stdout.strip() else None
+
+
+def cupy_version() -> str | None:
+    return next(filter(None, map(version_of, CUPY_PROJECTS)), None)

@@ -15,7 +15,14 @@ from types import ModuleType
 from typing import Any
 
 from hpcgnn.bench import inference_device, inference_host
-from hpcgnn.bench.float_networks import SUMMED_KINDS, FloatBatches, float_stack, integer_model, random_stack
+from hpcgnn.bench.float_networks import (
+    SUMMED_KINDS,
+    FloatBatches,
+    FloatConvolution,
+    float_stack,
+    integer_model,
+    random_stack,
+)
 from hpcgnn.bench.inference_work import BatchedGraph
 from hpcgnn.bench.place import Place
 from hpcgnn.bench.timing import Measurement
@@ -52,9 +59,11 @@ class InferenceBenchmark:
             dataset = load_source(f"npz:{source}", SourceOptions(feature_kind="auto", normalize_features="auto"))
             work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size) if self.num_clusters \
                 else BatchedGraph.whole(dataset)
-            fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
-            for path in fitting:
-                yield self._measure_trained(work, path, waiting.pop(path))
+            for path in models_of(waiting, dataset):
+                model = waiting.pop(path)
+                stack = float_stack(model)
+                case = f"{work.case(stack[0].kind, len(stack), stack[0].out_dim)}, {path.stem}"
+                yield self._measure_sides(case, work, model, self._floats(work, stack))
             if not self.trained:
                 for kind in self.models:
                     yield from self._measure_drawn(work, kind)
@@ -66,20 +75,18 @@ class InferenceBenchmark:
         seen: list = []
         # On the host, so that a device gets the same integers.
         FloatBatches(stack, work.batches, work.features).forward(seen)
-        others = self._sides.float_sides(work, stack, self.peers, self.place)
+        others = self._floats(work, stack)
         for bits in self.bits:
             model = integer_model(stack, bits, seen, work.name)
             case = f"{work.case(kind, LAYERS, HIDDEN[kind])}, {bits} bits"
             yield self._measure_sides(case, work, model, others)
 
-    def _measure_trained(self, work: BatchedGraph, path: Path, model: IntegerModel) -> Measurement:
-        stack = float_stack(model)
-        case = f"{work.case(stack[0].kind, len(stack), stack[0].out_dim)}, {path.stem}"
-        return self._measure_sides(case, work, model, self._sides.float_sides(work, stack, self.peers, self.place))
-
     @property
     def _sides(self) -> ModuleType:
         return inference_device if self.place.is_device else inference_host
+
+    def _floats(self, work: BatchedGraph, stack: list[FloatConvolution]) -> dict[str, Any]:
+        return self._sides.float_sides(work, stack, self.peers, self.place)
 
     def _measure_sides(self, case: str, work: BatchedGraph, model: IntegerModel,
                        others: dict[str, Any]) -> Measurement:
@@ -104,6 +111,7 @@ def refuse_waiting(waiting: dict[Path, IntegerModel]) -> None:
                           "name its archive too")
 
 
-def is_of(model: IntegerModel, dataset: GraphDataset) -> bool:
+def models_of(waiting: dict[Path, IntegerModel], dataset: GraphDataset) -> list[Path]:
+    """Paths of the models that were made on a graph."""
     found = dataset.name, dataset.num_nodes, dataset.features.shape[1]
-    return found == (model.dataset, model.num_nodes, model.num_features)
+    return [path for path, model in waiting.items() if found == (model.dataset, model.num_nodes, model.num_features)]

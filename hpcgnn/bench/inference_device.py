@@ -21,12 +21,9 @@ from hpcgnn.bench.inference_work import (
     PASSES,
     WAYS,
     BatchedGraph,
-    against_floats,
-    batch_summary,
     check_same,
-    float_summary,
+    compared,
     in_a_row,
-    of_batches,
 )
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.bench.place import Place, admit
@@ -60,7 +57,9 @@ class CopiedFloats:
 
     def __init__(self, side: FloatBatches):
         self._side = side
-        self._features, self._logits = (_pinned_as(rows) for rows in (side.features, side.compute()))
+        pinned = streams_of(side.features.device).pinned
+        self._features, self._logits = (pinned(rows.nbytes).view(rows.dtype).view(rows.shape)
+                                        for rows in (side.features, side.compute()))
         self._features.copy_(side.features)
 
     @property
@@ -71,10 +70,6 @@ class CopiedFloats:
         """Queue a pass; return its logits (num_rows, num_classes), complete once the device has run it."""
         self._side.features.copy_(self._features, non_blocking=True)
         return self._logits.copy_(self._side.compute(), non_blocking=True)
-
-
-def _pinned_as(rows: torch.Tensor) -> torch.Tensor:
-    return streams_of(rows.device).pinned(rows.nbytes).view(rows.dtype).view(rows.shape)
 
 
 def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[str, ...],
@@ -100,9 +95,7 @@ def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: di
     on_host = HostPass(model, RankNeighborhood(work.part, work.alone), rows).forward()[0]
     check_same(case, {HOST: on_host, OURS: logits})
     measured = _measure(case, work, place, {OURS: run.queue}, others, {}, [REMARK])
-    measured.details |= against_floats(measured, logits, run.row_bytes, {name: others[name] for name in FLOATS})
-    measured.remarks.append(float_summary(case, measured.details))
-    return measured
+    return compared(case, measured, {name: others[name] for name in FLOATS}, logits, run.row_bytes)
 
 
 def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
@@ -121,12 +114,8 @@ def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: 
     ours = {OURS: residents["auto"].queue, "tiles": residents["tiles"].queue, "gather": residents["gather"].queue}
     measured = _measure(case, work, place, ours, others,
                         {OURS_COPIED: runs["auto"].forward, FP16_COPIED: copied.compute}, [REMARK, COPY_REMARK])
-    measured.details |= against_floats(measured, logits, residents["auto"].row_bytes,
-                                       {name: others[name] for name in FLOATS})
-    measured.details |= of_batches(packed, runs, measured)
-    measured.details |= {"copied_bytes": sum(runs["auto"].group_bytes), "fp16_copied_bytes": copied.copied_bytes}
-    measured.remarks.append(batch_summary(case, measured.details))
-    return measured
+    return compared(case, measured, {name: others[name] for name in FLOATS}, logits, residents["auto"].row_bytes,
+                    packed, runs, copied_bytes=sum(runs["auto"].group_bytes), fp16_copied_bytes=copied.copied_bytes)
 
 
 def _logits_of(resident: DevicePass) -> np.ndarray:

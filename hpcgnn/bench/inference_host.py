@@ -14,12 +14,9 @@ from hpcgnn.bench.inference_work import (
     PASSES,
     WAYS,
     BatchedGraph,
-    against_floats,
-    batch_summary,
     check_same,
-    float_summary,
+    compared,
     in_a_row,
-    of_batches,
 )
 from hpcgnn.bench.peers.dgl_batches import DglBatches
 from hpcgnn.bench.peers.torch_batches import TorchBatches
@@ -59,10 +56,8 @@ def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: di
     run = HostPass(model, RankNeighborhood(work.part, work.alone), rows)
     contestants = {name: in_a_row(side.forward) for name, side in {OURS: run, **others}.items()}
     measured = place.measure("inference", case, work.amount, "s", contestants, [ROW_REMARK])
-    row_bytes = rows.bits.nbytes + run.row_bytes
-    measured.details |= against_floats(measured, run.forward()[0], row_bytes, {name: others[name] for name in FLOATS})
-    measured.remarks.append(float_summary(case, measured.details))
-    return measured
+    return compared(case, measured, {name: others[name] for name in FLOATS}, run.forward()[0],
+                    rows.bits.nbytes + run.row_bytes)
 
 
 def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
@@ -78,11 +73,8 @@ def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: 
     check_same(case, answers)
     measured = place.measure("inference", case, work.amount, "s",
                              {name: in_a_row(side.forward) for name, side in sides.items()}, [REMARK])
-    measured.details |= against_floats(measured, answers["auto"], runs["auto"].row_bytes,
-                                       {name: others[name] for name in FLOATS})
-    measured.details |= of_batches(packed, runs, measured) | {"load_seconds": load_seconds}
-    measured.remarks.append(batch_summary(case, measured.details))
-    return measured
+    return compared(case, measured, {name: others[name] for name in FLOATS}, answers["auto"], runs["auto"].row_bytes,
+                    packed, runs, load_seconds=load_seconds)
 
 
 def bit_rows(work: BatchedGraph, model: IntegerModel) -> BitRows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,12 +70,11 @@ class BatchedGraph:
 
 
 def in_a_row(work: Callable[[], object]) -> Callable[[], None]:
-    return partial(_repeat, work)
+    def repeat() -> None:
+        for _ in range(PASSES):
+            work()
 
-
-def _repeat(work: Callable[[], object]) -> None:
-    for _ in range(PASSES):
-        work()
+    return repeat
 
 
 def check_same(case: str, answers: dict[str, np.ndarray]) -> None:
@@ -87,28 +85,30 @@ def check_same(case: str, answers: dict[str, np.ndarray]) -> None:
             raise AssertionError(f"{case}: {name} and {first} disagree")
 
 
-def against_floats(measured: Measurement, logits: np.ndarray, row_bytes: int, floats: dict[str, Any]) -> dict[str, Any]:
-    same = (floats[FP32].forward().argmax(1) == logits.argmax(1)).mean()
-    return {"best_float_over_ours": min(measured.median(name) for name in floats) / measured.median(),
-            "same_class_as_fp32": float(same), "row_bytes": row_bytes, "bf16_row_bytes": floats[BF16].row_bytes}
+def compared(case: str, measured: Measurement, floats: dict[str, Any], logits: np.ndarray, row_bytes: int,
+             packed: PackedBatches | None = None, runs: dict[str, Any] | None = None, **more: Any) -> Measurement:
+    """Add to a measurement how integers compare with `floats`, in details and in a remark, and return it.
 
-
-def of_batches(packed: PackedBatches, runs: dict[str, Any], measured: Measurement) -> dict[str, Any]:
-    counts, tiles = runs["auto"].counts, runs["tiles"].counts
-    better = min(measured.median("tiles"), measured.median("gather"))
-    return {"zero_tile_share": tiles.num_jumped / max(tiles.num_places, 1),
-            "tile_choice_share": counts.by_tiles / max(counts.by_tiles + counts.by_gather, 1),
-            "auto_over_better": measured.median() / better,
-            "packed_bytes": packed.nbytes, "float_bytes": 4 * packed.batches.num_rows * packed.features.shape[1]}
-
-
-def float_summary(case: str, details: dict[str, Any]) -> str:
-    return (f"{case}: the best float of hpcgnn takes {details['best_float_over_ours']:.2f} times as long; features and "
-            f"rows take {details['row_bytes'] / 1e6:.1f} MB, in bfloat16 {details['bf16_row_bytes'] / 1e6:.1f} MB; "
-            f"{100 * details['same_class_as_fp32']:.1f} % of the classes are fp32's")
-
-
-def batch_summary(case: str, details: dict[str, Any]) -> str:
-    return (f"{float_summary(case, details)}; {100 * details['zero_tile_share']:.1f} % of the tiles are zero and "
-            f"skipped, auto takes tiles for {100 * details['tile_choice_share']:.0f} % of the sums and "
-            f"{details['auto_over_better']:.2f} of the better side's seconds")
+    Of batches, which are `packed`, it also says what tiles did in `runs`, by way.
+    """
+    same = float((floats[FP32].forward().argmax(1) == logits.argmax(1)).mean())
+    best = min(measured.median(name) for name in floats) / measured.median()
+    wide_bytes = floats[BF16].row_bytes
+    measured.details |= {"best_float_over_ours": best, "same_class_as_fp32": same, "row_bytes": row_bytes,
+                         "bf16_row_bytes": wide_bytes}
+    said = (f"{case}: the best float of hpcgnn takes {best:.2f} times as long; features and rows take "
+            f"{row_bytes / 1e6:.1f} MB, in bfloat16 {wide_bytes / 1e6:.1f} MB; {100 * same:.1f} % of the classes are "
+            "fp32's")
+    if packed is not None and runs is not None:
+        counts, tiles = runs["auto"].counts, runs["tiles"].counts
+        zeros = tiles.num_jumped / max(tiles.num_places, 1)
+        by_tiles = counts.by_tiles / max(counts.by_tiles + counts.by_gather, 1)
+        over_better = measured.median() / min(measured.median("tiles"), measured.median("gather"))
+        measured.details |= {"zero_tile_share": zeros, "tile_choice_share": by_tiles, "auto_over_better": over_better,
+                             "packed_bytes": packed.nbytes,
+                             "float_bytes": 4 * packed.batches.num_rows * packed.features.shape[1]}
+        said += (f"; {100 * zeros:.1f} % of the tiles are zero and skipped, auto takes tiles for {100 * by_tiles:.0f} "
+                 f"% of the sums and {over_better:.2f} of the better side's seconds")
+    measured.details |= more
+    measured.remarks.append(said)
+    return measured

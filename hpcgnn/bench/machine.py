@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import sys
 from datetime import datetime, timezone
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,13 @@ def describe_machine(num_threads: int) -> dict[str, Any]:
         "load_average": list(os.getloadavg()), "system": platform.platform(), "python": platform.python_version(),
         "huge_pages": HUGE_PAGES.read_text().strip() if HUGE_PAGES.exists() else "none",
         "allocator": allocator_name(), "has_tcmalloc": find_tcmalloc() is not None,
-        "versions": {"hpcgnn": hpcgnn.__version__, **installed_versions()}, "commit": commit(),
+        "commit": commit(),
+        "versions": {"hpcgnn": hpcgnn.__version__, **{name: found for name in PACKAGES if (found := version_of(name))}},
     }
 
 
-def installed_versions() -> dict[str, str]:
-    return {package: version(package) for package in PACKAGES if importlib.util.find_spec(package.replace("-", "_"))}
+def version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hpcgnn.bench import environment
-from hpcgnn.bench.peers.names import PEERS, parse_peers
+from hpcgnn.bench.peers import PEERS, parse_peers
 from hpcgnn.cli import GivenPath
 from hpcgnn.cli.measurement import (
     Shared,

@@ -157,9 +157,9 @@ def open_place(kind: str, shared: Shared, threads: int, repeat: int = 7) -> tupl
     """Restart with `threads` threads, check the device and the folder, and return the machine and the Place."""
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
     if shared.device == "cuda":
-        from hpcgnn.bench import chip
+        from hpcgnn.bench.device import check_device
 
-        chip.check_device()
+        check_device()
     prepare_output(shared.out)
     machine = announce(kind, threads)
     place = place_of(shared, repeat)

@@ -18,9 +18,8 @@ import torch
 from cuda.emulation import COMPILER, EmulatedBackend
 
 from hpcgnn import command_line
-from hpcgnn.bench import chip, device, inference, kernels
-from hpcgnn.bench.chip import Chip
-from hpcgnn.bench.device import DevicePlace
+from hpcgnn.bench import device, inference, kernels
+from hpcgnn.bench.device import Chip, DevicePlace
 from hpcgnn.bench.graphs import arcs_that_fit, draw_power_law
 from hpcgnn.bench.inference import InferenceBenchmark
 from hpcgnn.bench.kernels import BITS, HALF_ARITHMETIC, OURS_FP32, WITH_VALUES, KernelBenchmark
@@ -300,7 +299,7 @@ def test_the_timer_leaves_out_warm_up_and_flush(monkeypatch, is_hot):
 
 
 def test_the_table_and_the_json_name_the_chip_and_the_failures(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(chip, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(device, "driver_version", lambda: "580.1")
     benchmark = tiny_kernels(place, graphs=(str(tmp_path / "none.npz"),), precisions=("fp32",))
     with pytest.raises(HpcgnnError, match=r"bench kernels could not measure .*none\.npz: DatasetError"):
         finish("kernels", {**describe_machine(1), **place.describe()}, benchmark, Shared(out=tmp_path),
@@ -339,7 +338,7 @@ def found_device(monkeypatch):
                                  L2_cache_size=1 << 20)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(chip, "check_device", lambda: None)
+    monkeypatch.setattr(device, "check_device", lambda: None)
     monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *wanted: None)    # this process is small enough
 
 
@@ -385,6 +384,6 @@ def test_without_a_gpu_the_command_says_so_in_one_sentence(monkeypatch, capsys, 
 def test_without_cupy_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda *wanted: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(chip.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
     assert run("kernels", "--device", "cuda") == 1
     assert "run pip install 'hpcgnn[cuda13]'" in capsys.readouterr().err

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.bench.chip import Chip
-from hpcgnn.bench.device import DevicePlace
+from hpcgnn.bench.device import Chip, DevicePlace
 from hpcgnn.bench.float_networks import FloatBatches, random_stack
 from hpcgnn.bench.graphs import draw_power_law
 from hpcgnn.bench.kernels import KernelBenchmark

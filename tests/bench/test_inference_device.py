@@ -12,8 +12,7 @@ from cuda.emulation import COMPILER, EmulatedBackend
 from inference_setup import float_oracle, some_work, trained_file, write_archive
 
 from hpcgnn.bench import inference, inference_device, inference_work
-from hpcgnn.bench.chip import Chip
-from hpcgnn.bench.device import DevicePlace
+from hpcgnn.bench.device import Chip, DevicePlace
 from hpcgnn.bench.float_networks import FloatBatches
 from hpcgnn.bench.inference import InferenceBenchmark
 from hpcgnn.bench.inference_device import FLOATS, FP16_COPIED, NO_INT8, OURS_COPIED, CopiedFloats

@@ -10,7 +10,7 @@ import torch
 
 from hpcgnn.bench.graphs import Topology, draw_communities, drawn_arcs, read_topology
 from hpcgnn.bench.kernels import TorchMessage
-from hpcgnn.bench.peers.names import PEERS, parse_peers
+from hpcgnn.bench.peers import PEERS, parse_peers
 from hpcgnn.bench.peers.spmm import PEER_PRODUCTS
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.ops.aggregation import from_csr, multiply
@@ -64,7 +64,7 @@ def test_a_peer_that_is_unknown_or_missing_is_refused_with_one_sentence(monkeypa
     assert parse_peers("") == ()
     with pytest.raises(ConfigError, match="--peer has 'tensorflow'; expected a list of torch, scipy, pyg, dgl"):
         parse_peers("tensorflow")
-    monkeypatch.setattr("hpcgnn.bench.peers.names.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("hpcgnn.bench.peers.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="--peer has dgl, but dgl is not installed; run pip install dgl, or leave"):
         parse_peers("dgl")
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.bench.chip import Chip
-from hpcgnn.bench.device import BLOCK_THREADS, ENTRIES_A_BLOCK, TILES_A_ROUND, DevicePlace
+from hpcgnn.bench.device import BLOCK_THREADS, ENTRIES_A_BLOCK, TILES_A_ROUND, Chip, DevicePlace
 from hpcgnn.bench.timing import Effort
 from hpcgnn.ops.cuda.module import KERNELS, kernel
 

@@ -40,17 +40,18 @@ def sampled_peers(graph: Topology, precision: str, peers: tuple[str, ...], place
 
 
 def weights_of(graph: Topology, precision: str, place: str) -> torch.Tensor:
-    """The mean as torch's sparse matrix; on a device it has 32-bit indices, which are faster there."""
+    """The mean as torch's sparse matrix."""
     values = torch.from_numpy(weights_of_arcs(graph)).to(place, PRECISION[precision])
-    return _sparse_tensor(graph, values, np.int64 if place == HOST else np.int32)
+    return csr_tensor(graph.indptr, graph.indices, values, place)
 
 
-def _sparse_tensor(graph: Topology, values: torch.Tensor, index: type = np.int64) -> torch.Tensor:
-    indptr, indices = (torch.from_numpy(array.astype(index)).to(values.device)
-                       for array in (graph.indptr, graph.indices))
+def csr_tensor(indptr: np.ndarray, indices: np.ndarray, values: torch.Tensor, place: str = HOST) -> torch.Tensor:
+    """A square sparse matrix of `values`, which are in their place; on a device indices of 32 bits are faster."""
+    index = np.int64 if place == HOST else np.int32
+    ends = (torch.from_numpy(array.astype(index)).to(values.device) for array in (indptr, indices))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)
-        return torch.sparse_csr_tensor(indptr, indices, values, size=(graph.num_nodes, graph.num_nodes))
+        return torch.sparse_csr_tensor(*ends, values, size=(len(indptr) - 1, len(indptr) - 1))
 
 
 def weights_of_arcs(graph: Topology) -> np.ndarray:
@@ -78,7 +79,7 @@ def torch_product(graph: Topology, precision: str) -> Product:
     if precision == "fp32":
         matrix = weights_of(graph, precision, HOST)
         return lambda rows: torch.sparse.mm(matrix, rows)
-    matrix = _sparse_tensor(graph, torch.ones(graph.num_edges, dtype=PRECISION[precision]))
+    matrix = csr_tensor(graph.indptr, graph.indices, torch.ones(graph.num_edges, dtype=PRECISION[precision]))
     return lambda rows: torch.sparse.mm(matrix, rows, "mean")
 
 
@@ -86,7 +87,7 @@ def pyg_product(graph: Topology, precision: str) -> Product:
     # PyTorch Geometric's own choice for a CSR adjacency and a mean.
     from torch_geometric.utils import spmm
 
-    matrix = _sparse_tensor(graph, torch.ones(graph.num_edges, dtype=PRECISION[precision]))
+    matrix = csr_tensor(graph.indptr, graph.indices, torch.ones(graph.num_edges, dtype=PRECISION[precision]))
     return lambda rows: spmm(matrix, rows, reduce="mean")
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hpcgnn.bench.peers.spmm import csr_tensor
 from hpcgnn.graph.reductions import degree_factor
 from hpcgnn.lowbit.inference.batches import Batches
 
@@ -80,7 +81,7 @@ def _quantized(made: nn.Linear, is_int8: bool) -> nn.Module:
 
 
 def _matrix_of(layer: FloatConvolution, batches: Batches, storage: torch.dtype, device: str) -> torch.Tensor:
-    # Sums over neighbors, and the row itself if the kind adds it; on a device 32-bit indices are faster.
+    # Sums over neighbors, and the row itself if the kind adds it.
     size = batches.num_rows
     matrix = scipy.sparse.csr_matrix((np.ones(len(batches.indices), np.float32), batches.indices, batches.indptr),
                                      (size, size))
@@ -92,9 +93,4 @@ def _matrix_of(layer: FloatConvolution, batches: Batches, storage: torch.dtype, 
     else:
         matrix = scipy.sparse.diags(degree_factor(batches.in_degree, "mean")) @ matrix
     matrix = matrix.tocsr().astype(np.float32)
-    index = np.int64 if device == "cpu" else np.int32
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)
-        return torch.sparse_csr_tensor(torch.from_numpy(matrix.indptr.astype(index)).to(device),
-                                       torch.from_numpy(matrix.indices.astype(index)).to(device),
-                                       torch.from_numpy(matrix.data).to(device, storage), size=(size, size))
+    return csr_tensor(matrix.indptr, matrix.indices, torch.from_numpy(matrix.data).to(device, storage), device)

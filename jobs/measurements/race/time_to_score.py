@@ -16,7 +16,7 @@ import click
 
 from hpcgnn.bench.environment import available_cores
 from hpcgnn.bench.epoch import find_mpirun
-from hpcgnn.bench.peers.names import parse_peers
+from hpcgnn.bench.peers import parse_peers
 from hpcgnn.bench.timing import Begin
 from hpcgnn.cli.grouped import parse_set
 from hpcgnn.cli.measurement import Shared, announce, finish, parse_choices, parse_list, prepare_output
