@@ -302,7 +302,7 @@ MUTATIONS = [
     Mutation("partition/work.py", "seconds are not of the work that took them",
              "seconds / np.maximum(work, 1.0) / mean", "seconds / seconds.mean()", WORK),
     Mutation("report/run_folder.py", "the first evaluation counts", "tables[1:] or tables", "tables",
-             Tests("report/test_measured.py")),
+             Tests("report/test_run_folder.py -k measured")),
     Mutation("exchange/pre_aggregation.py", "sums of another rank have the same id", "* part.num_parts + sender",
              "* part.num_parts", SUMS_IN_NODES),
     Mutation("exchange/pre_aggregation.py", "what is sent is not sorted by its hops",

@@ -7,6 +7,7 @@ execution, degrees: decisions have no mean over seeds), and charts by rank (bala
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,12 @@ NumberedRuns = list[tuple[int, Run]]      # per run, the number in the report, w
 
 
 def charts_of(runs: list[Run]) -> list[Chart]:
-    numbered = list(enumerate(runs))
-    return [chart for make in CHARTS if (chart := make(numbered)) is not None]
+    found = []
+    for make, is_drawn in CHARTS:
+        members = [(number, run) for number, run in enumerate(runs) if is_drawn(run)]
+        if members and (chart := make(members)) is not None:
+            found.append(chart)
+    return found
 
 
 def remarks_of(runs: list[Run]) -> list[str]:
@@ -66,8 +71,7 @@ LOG_SCALE_FROM = 20   # ratio of largest to smallest value from which an axis is
 
 def loss_chart(runs: NumberedRuns) -> Chart | None:
     panels = [_panel(title, runs, key) for title, key in (("training loss", "loss"), ("validation loss", "val_loss"))]
-    ends = {run.name: _last(run.curves("loss")) for _, run in runs}
-    known = {name: value for name, value in ends.items() if value is not None}
+    known = {run.name: ends[1] for _, run in runs if (ends := _ends(run.curves("loss")))}
     return _lines("loss", "Loss", "Mean over the training or validation nodes of all ranks.", panels,
                   _loss_sentence(runs, known))
 
@@ -121,11 +125,10 @@ def bits_chart(runs: NumberedRuns) -> Chart | None:
 
 
 def descent_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run) for number, run in runs if values_of(run.records, "ldr")]
-    said = [f"{run.name} ends at {format_number(ends[1])}" for _, run in members if (ends := _ends(run.curves("ldr")))]
+    said = [f"{run.name} ends at {format_number(ends[1])}" for _, run in runs if (ends := _ends(run.curves("ldr")))]
     return _lines("descent", "Rate of descent", "The rate at which the running mean of the training loss falls (LDR), "
                   "by which the base width and the execution of the next epoch are chosen.",
-                  [_panel("LDR", members, "ldr")], "; ".join(said[:4]) + "." if said else "")
+                  [_panel("LDR", runs, "ldr")], "; ".join(said[:4]) + "." if said else "")
 
 
 def _panel(title: str, runs: NumberedRuns, key: str, unit: str = "") -> dict:
@@ -163,17 +166,13 @@ def _progress_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
     sign = -1 if kind.prefers_low else 1
     goal = min(np.nanmax(sign * scores[number]) for number, _ in scored)
     text = kind.show(sign * goal, with_unit=True)
-    seconds = {run.name: float(mean_over_seeds(run.elapsed_seconds())[0][_first(sign * scores[number] >= goal)])
+    seconds = {run.name: float(mean_over_seeds(run.elapsed_seconds())[0][np.argmax(sign * scores[number] >= goal)])
                for number, run in scored}
     first, last = min(seconds, key=seconds.get), max(seconds, key=seconds.get)
     if len(scored) == 1:
         return f"{first} reaches its best validation {kind.title}, {text}, after {format_seconds(seconds[first])}."
     return (f"All reach a validation {kind.title} of {text}: {first} first, after {format_seconds(seconds[first])}; "
             f"{last} last, after {format_seconds(seconds[last])}.")
-
-
-def _first(is_reached: np.ndarray) -> int:
-    return int(np.argmax(is_reached))
 
 
 def _score_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
@@ -191,12 +190,6 @@ def _score_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
         return f"All runs have the same test {kind.title}, {texts[best]}, {at_best}."
     return (f"{best} has the best test {kind.title}, {texts[best]}, {at_best}; {worst} the worst, {texts[worst]}: "
             f"{kind.show_gap(abs(scores[best] - scores[worst]))} apart.")
-
-
-def _last(values: np.ndarray) -> float | None:
-    mean, _ = mean_over_seeds(values)
-    finite = mean[np.isfinite(mean)]
-    return float(finite[-1]) if finite.size else None
 
 
 def _ends(values: np.ndarray) -> tuple[float, float] | None:
@@ -225,15 +218,12 @@ def _is_wide(tables: list[np.ndarray]) -> bool:
 TIME_PARTS = ("computing", "packing and unpacking", "in MPI", "blocked", "deciding")
 
 
-def bytes_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run) for number, run in runs if run.summary["sent_bytes_per_epoch"]]
-    if not members:
-        return None
-    totals = {run.name: run.summary["sent_bytes_per_epoch"] for _, run in members}
-    first = totals[members[0][1].name]
+def bytes_chart(runs: NumberedRuns) -> Chart:
+    totals = {run.name: run.summary["sent_bytes_per_epoch"] for _, run in runs}
+    first = totals[runs[0][1].name]
     rows = [_row(number, run, [run.summary.get(f"sent_bytes_{part}_per_epoch") or 0 for part in SENT],
                  format_bytes(totals[run.name]) + (f", {format_ratio(totals[run.name], first)}" if place else ""))
-            for place, (number, run) in enumerate(members)]
+            for place, (number, run) in enumerate(runs)]
     least, most = min(totals, key=totals.get), max(totals, key=totals.get)
     seen = f"{most} sends {format_bytes(totals[most])} per epoch"
     if totals[most] > totals[least]:
@@ -244,12 +234,9 @@ def bytes_chart(runs: NumberedRuns) -> Chart | None:
                  f"{seen}.", {"unit": "B", "parts": list(SENT), "rows": rows})
 
 
-def time_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run) for number, run in runs if run.mean("epoch_seconds") is not None]
-    if not members:
-        return None
-    parts = {run.name: time_parts(run) for _, run in members}
-    rows = [_row(number, run, parts[run.name], format_seconds(sum(parts[run.name]))) for number, run in members]
+def time_chart(runs: NumberedRuns) -> Chart:
+    parts = {run.name: time_parts(run) for _, run in runs}
+    rows = [_row(number, run, parts[run.name], format_seconds(sum(parts[run.name]))) for number, run in runs]
     fastest = min(parts, key=lambda name: sum(parts[name]))
     seen = f"{fastest} has the shortest mean epoch, {format_seconds(sum(parts[fastest]))}" if len(rows) > 1 else \
         f"A mean epoch takes {format_seconds(sum(parts[fastest]))}"
@@ -278,13 +265,13 @@ def time_parts(run: Run) -> list[float]:
     return [computing, mean["quantize"], max(0.0, mean["exchange"] - mean["blocked"]), mean["blocked"], mean["assign"]]
 
 
-def waiting_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run) for number, run in runs
-               if run.summary["ranks"] != 1 and run.mean("blocked_seconds") is not None and run.mean("travel_seconds")]
-    if not members:
-        return None
+def has_waited(run: Run) -> bool:
+    return bool(run.summary["ranks"] != 1 and run.mean("blocked_seconds") is not None and run.mean("travel_seconds"))
+
+
+def waiting_chart(runs: NumberedRuns) -> Chart:
     rows, shares = [], {}
-    for number, run in members:
+    for number, run in runs:
         hidden, travel = run.mean("hidden_seconds"), run.mean("travel_seconds")
         # Version 0.3 summed the travelling over exchanges, and counted only the waiting for messages.
         blocked = run.mean("blocked_seconds") if hidden is None else max(0.0, travel - hidden)
@@ -298,13 +285,10 @@ def waiting_chart(runs: NumberedRuns) -> Chart | None:
                  {"unit": "s", "parts": ["blocked", "hidden behind computing"], "colors": [3, 1], "rows": rows})
 
 
-def memory_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run) for number, run in runs if run.summary.get("peak_rss_bytes")]
-    if not members:
-        return None
-    peaks = {run.name: run.summary["peak_rss_bytes"] for _, run in members}
+def memory_chart(runs: NumberedRuns) -> Chart:
+    peaks = {run.name: run.summary["peak_rss_bytes"] for _, run in runs}
     rows = []
-    for number, run in members:
+    for number, run in runs:
         state = run.summary.get("method_state_bytes") or 0
         rows.append(_row(number, run, [peaks[run.name] - state, state], format_bytes(peaks[run.name])
                          + (f", {format_bytes(state)} of it by the method" if state else "")))
@@ -336,12 +320,9 @@ def has_stale_epochs(run: Run) -> bool:
     return any(record.get("mode") == "async" or record.get("staleness") for record in run.first_seed)
 
 
-def widths_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run) for number, run in runs if has_varying_widths(run)]
-    if not members:
-        return None
+def widths_chart(runs: NumberedRuns) -> Chart:
     panels, said = [], []
-    for number, run in members:
+    for number, run in runs:
         epochs, shares = epoch_range(run), width_shares(run)
         kept = _kept(epochs)
         means = {width: float(np.nanmean(share)) for width, share in shares.items()}
@@ -353,16 +334,13 @@ def widths_chart(runs: NumberedRuns) -> Chart | None:
                        "shares": [rounded(share[kept]) for share in shares.values()],
                        "base": rounded(base[kept]) if np.isfinite(base).any() else None})
     return Chart("widths", "Widths of rows", "areas", "Share of message rows sent at each bit-width in each epoch, all "
-                 "ranks together; the line is the base width of methods that have one." + _of_first_seed(members),
+                 "ranks together; the line is the base width of methods that have one." + _of_first_seed(runs),
                  _join(said), {"panels": panels})
 
 
-def execution_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run) for number, run in runs if has_stale_epochs(run)]
-    if not members:
-        return None
+def execution_chart(runs: NumberedRuns) -> Chart:
     panels, said = [], []
-    for number, run in members:
+    for number, run in runs:
         epochs, modes = epoch_range(run), epoch_values(run, "mode")
         ages = np.array([np.nan if value is None else value for value in epoch_values(run, "staleness")], float)
         kept = _kept(epochs)
@@ -375,15 +353,12 @@ def execution_chart(runs: NumberedRuns) -> Chart | None:
         said.append(f"{asynchronous} % of the epochs of {run.name} ran asynchronously{late}")
     return Chart("execution", "Execution and staleness", "bands", "Which epochs waited for their messages "
                  "(synchronous) and which used earlier ones (asynchronous); the line is the largest age, in epochs, of "
-                 "a halo row that was read." + _of_first_seed(members), _join(said), {"panels": panels})
+                 "a halo row that was read." + _of_first_seed(runs), _join(said), {"panels": panels})
 
 
-def degrees_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run) for number, run in runs if run.summary.get("widths_by_degree")]
-    if not members:
-        return None
-    panels = [{"run": number, "title": run.name, "layers": run.summary["widths_by_degree"]} for number, run in members]
-    said = [f"{run.name} gives its {len(layers)} layers {min(widths)} to {max(widths)} bits" for _, run in members
+def degrees_chart(runs: NumberedRuns) -> Chart:
+    panels = [{"run": number, "title": run.name, "layers": run.summary["widths_by_degree"]} for number, run in runs]
+    said = [f"{run.name} gives its {len(layers)} layers {min(widths)} to {max(widths)} bits" for _, run in runs
             if (layers := run.summary["widths_by_degree"])
             and (widths := [width for layer in layers for width in layer["bit_width"]])]
     return Chart("degrees", "Learned widths by in-degree", "dots", "Bits of a node's row in each layer, signs "
@@ -428,12 +403,11 @@ TIME_KEYS = {"computing": "compute_seconds", "packing and unpacking": "quantize_
              "blocked": "blocked_seconds"}
 
 
-def balance_chart(runs: NumberedRuns) -> Chart | None:
+def balance_chart(runs: NumberedRuns) -> Chart:
     panels, uneven = [], {}
     for number, run in runs:
-        costs = mean_costs(run)
-        if costs is None:
-            continue
+        tables = values_of(run.records, "by_rank")      # means of each cost, (num_ranks,) float64
+        costs = {key: np.mean([table[key] for table in tables], axis=0) for key in tables[-1]}
         seconds = {name: costs[key] if key else np.maximum(0, costs["exchange_seconds"] - costs["blocked_seconds"])
                    for name, key in TIME_KEYS.items()}
         uneven[run.name] = _imbalance(costs["compute_seconds"])
@@ -441,8 +415,6 @@ def balance_chart(runs: NumberedRuns) -> Chart | None:
         panels.append(_bar_panel(number, run, "bytes sent per epoch", "B", ["sent"], [costs["sent_bytes"]]))
         panels += [_bar_panel(number, run, title, unit, [title], [np.array(values)])
                    for title, unit, values in _sizes(run, costs)]
-    if not panels:
-        return None
     name = max(uneven, key=uneven.get)
     return Chart("balance", "Balance over ranks", "columns", "Means over the evaluated epochs. Ranks wait for a rank "
                  "that computes longer.",
@@ -452,18 +424,8 @@ def balance_chart(runs: NumberedRuns) -> Chart | None:
                   "quantities": list(dict.fromkeys(panel["quantity"] for panel in panels)) if len(uneven) > 1 else []})
 
 
-def mean_costs(run: Run) -> dict[str, np.ndarray] | None:
-    """Means of the recorded costs by rank, each (num_ranks,) float64; None without any."""
-    tables = values_of(run.records, "by_rank")
-    if not tables:
-        return None
-    return {key: np.mean([table[key] for table in tables], axis=0) for key in tables[-1]}
-
-
-def pairs_chart(runs: NumberedRuns) -> Chart | None:
-    members = [(number, run, table) for number, run in runs if (table := last_pair_bytes(run)) is not None]
-    if not members:
-        return None
+def pairs_chart(runs: NumberedRuns) -> Chart:
+    members = [(number, run, last_pair_bytes(run)) for number, run in runs]
     maps = [{"run": number, "title": run.name, "cells": table.tolist()} for number, run, table in members]
     _, run, table = max(members, key=lambda member: _pair_ratio(member[2]))
     sender, receiver = np.unravel_index(np.argmax(table), table.shape)
@@ -473,10 +435,9 @@ def pairs_chart(runs: NumberedRuns) -> Chart | None:
                  f"{format_number(_pair_ratio(table))} times the mean of its pairs.", {"maps": maps})
 
 
-def last_pair_bytes(run: Run) -> np.ndarray | None:
-    """Bytes from rank (row) to rank (column) in the last epoch that recorded them, (P, P) float64, or None."""
-    tables = values_of(run.records, "sent_bytes_by_pair")
-    return np.array(tables[-1], dtype=float) if tables and np.any(tables[-1]) else None
+def last_pair_bytes(run: Run) -> np.ndarray:
+    """Bytes from rank (row) to rank (column) in the last epoch that recorded them, (P, P) float64."""
+    return np.array(values_of(run.records, "sent_bytes_by_pair")[-1], dtype=float)
 
 
 def _pair_ratio(table: np.ndarray) -> float:
@@ -503,8 +464,17 @@ def _imbalance(values: np.ndarray) -> float:
     return float(values.max() / values.mean()) if values.mean() > 0 else 1.0
 
 
-CHARTS = (progress_chart, score_chart, loss_chart, bytes_chart, time_chart, waiting_chart, memory_chart, balance_chart,
-          pairs_chart, seconds_chart, widths_chart, bits_chart, execution_chart, descent_chart, degrees_chart)
+# The charts in the order of the page, and whether a run has what one draws.
+CHARTS: tuple[tuple[Callable[[NumberedRuns], Chart | None], Callable[[Run], Any]], ...] = (
+    (progress_chart, lambda run: True), (score_chart, lambda run: True),
+    (loss_chart, lambda run: True), (bytes_chart, lambda run: run.summary["sent_bytes_per_epoch"]),
+    (time_chart, lambda run: run.mean("epoch_seconds") is not None), (waiting_chart, has_waited),
+    (memory_chart, lambda run: run.summary.get("peak_rss_bytes")),
+    (balance_chart, lambda run: values_of(run.records, "by_rank")),
+    (pairs_chart, lambda run: np.any(values_of(run.records, "sent_bytes_by_pair")[-1:])),
+    (seconds_chart, lambda run: True), (widths_chart, has_varying_widths), (bits_chart, lambda run: True),
+    (execution_chart, has_stale_epochs), (descent_chart, lambda run: values_of(run.records, "ldr")),
+    (degrees_chart, lambda run: run.summary.get("widths_by_degree")))
 
 
 def _listed(names: list[str]) -> str:

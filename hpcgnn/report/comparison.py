@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
@@ -21,22 +21,22 @@ SAME = 0.005             # relative difference of seconds or bytes below which t
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Text, value for sorting, and whether it is "better", "worse" or neither ("")."""
+class Cell:
+    """Text, value for sorting, and of a difference whether it is "better", "worse" or neither ("")."""
 
     text: str
-    value: float | None = None
+    value: float | str | None = None
     verdict: str = ""
 
 
-def differences_from(runs: list[Run], baseline: int) -> list[dict[str, Difference]]:
+def differences_from(runs: list[Run], baseline: int) -> list[dict[str, Cell]]:
     base = runs[baseline]
     kind = score_kind(runs)
     return [{
         "score": _score_difference(run.summary["test_score"], base.summary["test_score"], kind),
         "time": _ratio(run.summary["median_epoch_seconds"], base.summary["median_epoch_seconds"], "faster", "slower"),
         "bytes": _ratio(run.summary["sent_bytes_per_epoch"], base.summary["sent_bytes_per_epoch"], "fewer", "more"),
-    } if run is not base else {key: Difference("baseline") for key in DIFFERENCES} for run in runs]
+    } if run is not base else {key: Cell("baseline") for key in DIFFERENCES} for run in runs]
 
 
 def baselines_of(runs: list[Run]) -> list[int]:
@@ -58,94 +58,60 @@ def as_plain(runs: list[Run]) -> dict[str, list[dict[str, dict[str, Any]]]]:
                           for differences in differences_from(runs, number)] for number in baselines_of(runs)}
 
 
-def _score_difference(score: float | None, base: float | None, kind: ScoreKind) -> Difference:
+def _score_difference(score: float | None, base: float | None, kind: ScoreKind) -> Cell:
     if score is None or base is None:
-        return Difference(UNKNOWN)
+        return Cell(UNKNOWN)
     gap = score - base
     size = kind.show_gap(abs(gap))
     if float(size.split()[0]) == 0:
-        return Difference("same", 0.0)
+        return Cell("same", 0.0)
     is_better = (gap < 0) == kind.prefers_low
-    return Difference(("+" if gap > 0 else "−") + size, gap, "better" if is_better else "worse")
+    return Cell(("+" if gap > 0 else "−") + size, gap, "better" if is_better else "worse")
 
 
-def _ratio(value: float | None, base: float | None, less: str, more: str) -> Difference:
+def _ratio(value: float | None, base: float | None, less: str, more: str) -> Cell:
     if value is None or base is None or not (value and base):
-        return Difference(UNKNOWN)
+        return Cell(UNKNOWN)
     if abs(value / base - 1) < SAME:
-        return Difference("same", 1.0)
+        return Cell("same", 1.0)
     if value < base:
-        return Difference(f"{format_number(base / value)}× {less}", value / base, "better")
-    return Difference(f"{format_number(value / base)}× {more}", value / base, "worse")
-
-
-@dataclass(frozen=True)
-class ComparisonRow:
-    name: str
-    test_score: str
-    epoch: str
-    sent: str
-    byte_ratio: str
-    mean_bits: str
-    synchronous_share: str
-    blocked: str
-    is_complete: bool
-
-
-def compare(runs: list[Run]) -> list[ComparisonRow]:
-    first = runs[0].summary["sent_bytes_per_epoch"]
-    kind = score_kind(runs)
-    return [_row(run, first, kind) for run in runs]
-
-
-def known_fields(rows: list[ComparisonRow]) -> set[str]:
-    return {field.name for field in fields(ComparisonRow) for row in rows if getattr(row, field.name) != UNKNOWN}
-
-
-def _row(run: Run, first_bytes: float, kind: ScoreKind) -> ComparisonRow:
-    summary = run.summary
-    return ComparisonRow(
-        run.name,
-        test_score=kind.show(summary["test_score"], summary["test_score_std"]),
-        epoch=format_seconds(summary["median_epoch_seconds"]),
-        sent=format_bytes(summary["sent_bytes_per_epoch"]),
-        byte_ratio=format_ratio(summary["sent_bytes_per_epoch"], first_bytes),
-        mean_bits=format_number(summary["mean_bits"]),
-        synchronous_share=format_percent(summary["synchronous_share"]),
-        blocked=format_seconds(run.mean("blocked_seconds")),
-        is_complete=run.is_complete,
-    )
+        return Cell(f"{format_number(base / value)}× {less}", value / base, "better")
+    return Cell(f"{format_number(value / base)}× {more}", value / base, "worse")
 
 
 NAME_WIDTH = 14     # least letters of a name on a line, on a terminal of any width
+SYNCHRONOUS = "sync.\n(%)"
+
+
+def compare(runs: list[Run]) -> list[dict[str, str]]:
+    """Of each run the texts of a row by heading, the name first; UNKNOWN where a run does not say."""
+    first, kind = runs[0].summary["sent_bytes_per_epoch"], score_kind(runs)
+    return [{
+        "run": run.name + ("" if run.is_complete else " *"),
+        # Headings are narrow, so that 80 characters leave room for names.
+        "test\n" + kind.heading.replace(" ", "\n"): kind.show(run.summary["test_score"], run.summary["test_score_std"]),
+        "epoch": format_seconds(run.summary["median_epoch_seconds"]),
+        "sent per\nepoch": format_bytes(run.summary["sent_bytes_per_epoch"]),
+        "of the\nfirst": format_ratio(run.summary["sent_bytes_per_epoch"], first),
+        "mean\nbits": format_number(run.summary["mean_bits"]),
+        SYNCHRONOUS: format_percent(run.summary["synchronous_share"]),
+        "blocked": format_seconds(run.mean("blocked_seconds"))} for run in runs]
 
 
 def comparison_table(runs: list[Run]) -> Table:
-    """One row per run, without fields that no run has.
-
-    Columns: test score, median epoch, bytes per epoch and their ratio to the first run's, payload bits per value,
-    percentage of synchronous epochs, time blocked in the exchange.
+    """One row per run: test score, median epoch, bytes per epoch and their ratio to the first run's, payload bits per
+    value, percentage of synchronous epochs, time blocked in the exchange. Columns that no run fills are left out.
     """
     rows = compare(runs)
-    remark = None if all(row.is_complete for row in rows) else "* no summary.json: unfinished or running"
+    remark = None if all(run.is_complete for run in runs) else "* no summary.json: unfinished or running"
     table = Table(box=box.SIMPLE_HEAD, caption=remark, collapse_padding=True, pad_edge=False)
-    table.add_column("run", overflow="fold",
-                     min_width=min(NAME_WIDTH, 2 + max(len(row.name) for row in rows)))
-    shown = _columns(rows, score_kind(runs).heading)
-    for heading in shown.values():
+    table.add_column("run", overflow="fold", min_width=min(NAME_WIDTH, 2 + max(len(run.name) for run in runs)))
+    # Without a pipeline every epoch is synchronous.
+    shown = [heading for heading in list(rows[0])[1:]
+             if {row[heading] for row in rows} - {UNKNOWN, *["100"] * (heading == SYNCHRONOUS)}]
+    for heading in shown:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         # A Text is shown unchanged: a run called "[red]" is no markup.
-        table.add_row(Text(row.name + ("" if row.is_complete else " *")), *(getattr(row, field) for field in shown))
+        table.add_row(Text(row["run"]), *(row[heading] for heading in shown))
     return table
-
-
-def _columns(rows: list[ComparisonRow], score: str) -> dict[str, str]:
-    # Headings are narrow, so that 80 characters leave room for names.
-    columns = {"test_score": "test\n" + score.replace(" ", "\n"), "epoch": "epoch", "sent": "sent per\nepoch",
-               "byte_ratio": "of the\nfirst", "mean_bits": "mean\nbits",
-               "synchronous_share": "sync.\n(%)", "blocked": "blocked"}
-    known = known_fields(rows)
-    if all(row.synchronous_share in (UNKNOWN, "100") for row in rows):
-        known -= {"synchronous_share"}     # without a pipeline every epoch is synchronous
-    return {field: heading for field, heading in columns.items() if field in known}

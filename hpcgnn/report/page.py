@@ -19,11 +19,10 @@ import hpcgnn
 from hpcgnn.errors import ConfigError
 from hpcgnn.report.charts import Chart, charts_of, remarks_of
 from hpcgnn.report.comparison import as_plain, baselines_of
-from hpcgnn.report.environment import state_of
 from hpcgnn.report.headlines import headlines
 from hpcgnn.report.run_folder import Run
 from hpcgnn.report.series import positions
-from hpcgnn.report.tables import environment_table, results_table, settings_table
+from hpcgnn.report.tables import environment_table, results_table, settings_table, state_of
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("format.js", "svg.js", "lines.js", "blocks.js", "panels.js", "save.js", "tables.js", "page.js")

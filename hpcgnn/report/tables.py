@@ -1,25 +1,26 @@
 """The tables of the page: results with their differences from a baseline, and differing settings and environments.
 
-Each cell has its text and the value that it is sorted by.
+An environment is where, when and with what a run was made; facts that the folder does not have are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from hpcgnn.report.comparison import DIFFERENCES, Difference, differences_from
-from hpcgnn.report.environment import facts_of
+from hpcgnn.report.comparison import DIFFERENCES, Cell, differences_from
 from hpcgnn.report.formats import (
     UNKNOWN,
     format_bytes,
+    format_histogram,
     format_number,
     format_percent,
     format_seconds,
 )
 from hpcgnn.report.run_folder import Run
-from hpcgnn.report.series import ScoreKind, score_kind
+from hpcgnn.report.series import score_kind
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,6 @@ class Column:
     hint: str = ""
     is_number: bool = False
     difference: str = ""
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    value: float | str | None = None
-    verdict: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,25 +46,26 @@ def results_table(runs: list[Run], baseline: int = 0) -> Table:
     kind = score_kind(runs)
     made: list[tuple[Column, Callable[[Run], Cell]]] = [
         (Column(f"test {kind.heading}", "at the epoch with the best validation score", True),
-         lambda run: _score(run.summary["test_score"], run.summary["test_score_std"], kind)),
+         lambda run: Cell(kind.show(run.summary["test_score"], run.summary["test_score_std"]),
+                          run.summary["test_score"])),
         (Column("validation" + (f" ({kind.unit})" if kind.unit else ""), "the best", True),
-         lambda run: _score(run.summary["val_score"], None, kind)),
+         _of_summary("val_score", kind.show)),
         (Column("epoch", "median seconds of an epoch", True),
-         lambda run: _cell(run.summary["median_epoch_seconds"], format_seconds)),
+         _of_summary("median_epoch_seconds", format_seconds)),
         (Column("training", "seconds of all epochs, without evaluation; the mean over seeds", True),
-         lambda run: _cell(training_seconds(run), format_seconds)),
+         lambda run: Cell(format_seconds(training_seconds(run)), training_seconds(run))),
         (Column("sent per epoch", "bytes handed to MPI in training, all ranks: messages and sums", True),
-         lambda run: _cell(run.summary["sent_bytes_per_epoch"], format_bytes)),
-        (Column("bits per value", "payload bits", True), lambda run: _cell(run.summary["mean_bits"], format_number)),
+         _of_summary("sent_bytes_per_epoch", format_bytes)),
+        (Column("bits per value", "payload bits", True), _of_summary("mean_bits", format_number)),
         (Column("blocked (%)", "share of a mean epoch that a rank waits for messages", True), _blocked),
         (Column("synchronous (%)", "epochs that waited for their messages", True),
-         lambda run: _cell(run.summary["synchronous_share"], format_percent)),
-        (Column("peak memory", "of the fullest rank", True),
-         lambda run: _cell(run.summary["peak_rss_bytes"], format_bytes)),
+         _of_summary("synchronous_share", format_percent)),
+        (Column("peak memory", "of the fullest rank", True), _of_summary("peak_rss_bytes", format_bytes)),
         (Column("epochs", "epochs per seed so far", True),
          lambda run: Cell(f"{run.epochs[-1]:,}", int(run.epochs[-1]))),
         (Column("seeds", "", True), lambda run: Cell(", ".join(map(str, run.seeds)), len(run.seeds))),
-        *((Column(key, "", key == "ranks"), _summary_cell(key)) for key in ("ranks", "dataset", "model", "method")),
+        *((Column(key, "", key == "ranks"), _of_summary(key, _text))
+          for key in ("ranks", "dataset", "model", "method")),
     ]
     columns = [column for column, _ in made]
     rows = [[cell_of(run) for _, cell_of in made] for run in runs]
@@ -79,7 +74,7 @@ def results_table(runs: list[Run], baseline: int = 0) -> Table:
         for key, (heading, place) in reversed(DIFFERENCES.items()):
             columns.insert(place, Column(heading, "against the baseline", True, key))
             for row, differences in zip(rows, found, strict=True):
-                row.insert(place, _difference_cell(differences[key]))
+                row.insert(place, differences[key])
     filled = [place for place in range(len(columns)) if any(row[place].text != UNKNOWN for row in rows)]
     return Table([columns[place] for place in filled], [[row[place] for place in filled] for row in rows], {})
 
@@ -108,26 +103,14 @@ def _split(facts: list[dict[str, str]]) -> Table:
                  {key: facts[0][key] for key in keys if key not in differing})
 
 
-def _summary_cell(key: str) -> Callable[[Run], Cell]:
-    return lambda run: Cell(_text(run.summary[key]), run.summary[key])
-
-
-def _score(score: float | None, deviation: float | None, kind: ScoreKind) -> Cell:
-    return Cell(kind.show(score, deviation), score)
-
-
-def _cell(value: float | None, write: Callable[[float | None], str]) -> Cell:
-    return Cell(write(value), value)
+def _of_summary(key: str, write: Callable[[Any], str]) -> Callable[[Run], Cell]:
+    return lambda run: Cell(write(run.summary[key]), run.summary[key])
 
 
 def _blocked(run: Run) -> Cell:
     blocked, epoch = run.mean("blocked_seconds"), run.mean("epoch_seconds")
     share = blocked / epoch if blocked is not None and epoch else None
-    return _cell(share, format_percent)
-
-
-def _difference_cell(difference: Difference) -> Cell:
-    return Cell(difference.text, difference.value, difference.verdict)
+    return Cell(format_percent(share), share)
 
 
 def _text(value: Any) -> str:
@@ -147,3 +130,65 @@ def _sort_value(text: str | None) -> float | str | None:
 
 def _are_numbers(texts: list[str | None]) -> bool:
     return all(isinstance(_sort_value(text), (float, type(None))) for text in texts)
+
+
+# Keys of [provenance] and of the summary's versions, in this order, with the words of the page.
+PROVENANCE = {"commit": "commit", "launcher": "launcher", "processor": "processor", "cores": "cores of rank 0",
+              "simd": "instruction set", "platform": "platform", "hpcgnn": "hpcgnn", "python": "python",
+              "torch": "torch", "numpy": "numpy", "mpi4py": "mpi4py", "mpi": "MPI", "shards": "shards"}
+
+
+def facts_of(run: Run) -> dict[str, str]:
+    known = {**(run.summary.get("versions") or {}), **run.provenance}
+    facts = {"state": state_of(run), "started": _date(known.get("started")),
+             "ended": _date(run.summary.get("ended")), "wall time": wall_time(run), "host": hosts_of(run),
+             **{name: str(known[key]) for key, name in PROVENANCE.items() if known.get(key) not in (None, "")},
+             **{key: str(run.summary[key]) for key in ("device", "transport") if run.summary.get(key)},
+             **_sizes(run),
+             "variables": ", ".join(map(str, known.get("variables") or [])), "command": known.get("command")}
+    return {name: str(value) for name, value in facts.items() if value}
+
+
+def state_of(run: Run) -> str:
+    return "complete" if run.is_complete else f"unfinished, epoch {run.records[-1]['epoch']}"
+
+
+def wall_time(run: Run) -> str:
+    """Time from the last start of the command to the end of the run; "" if either time is unknown."""
+    started, ended = (_parsed(value) for value in (run.provenance.get("started"), run.summary.get("ended")))
+    if started is None or ended is None or (started.tzinfo is None) != (ended.tzinfo is None):
+        return ""
+    return format_seconds(max(0.0, (ended - started).total_seconds()))
+
+
+def hosts_of(run: Run) -> str:
+    """Hosts of the ranks with their numbers of ranks; only rank 0's while the run is not complete."""
+    hosts = (run.summary.get("parts_by_rank") or {}).get("host") or []
+    counted = {host: hosts.count(host) for host in hosts}
+    return ", ".join(f"{host} ({count} rank{'s' * (count > 1)})" for host, count in counted.items()) or str(
+        run.provenance.get("host") or "")
+
+
+def _sizes(run: Run) -> dict[str, str]:
+    summary = run.summary
+    sizes = {f"{name} messages": format_bytes(summary[key]) for key, name in
+             (("setup_bytes", "setup"), ("evaluation_bytes", "evaluation")) if summary.get(key) is not None}
+    if summary.get("width_histogram"):
+        sizes["message rows by width"] = format_histogram(summary["width_histogram"])
+    if summary.get("method_state_bytes"):
+        sizes["kept between epochs, per rank"] = format_bytes(summary["method_state_bytes"])
+    if summary.get("assign_seconds"):
+        sizes["seconds spent deciding"] = format_number(summary["assign_seconds"])
+    return sizes
+
+
+def _parsed(value: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+
+
+def _date(value: object) -> str:
+    moment = _parsed(value)
+    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S") + (" UTC" if moment.tzinfo else "")

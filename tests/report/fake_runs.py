@@ -68,10 +68,24 @@ def costs_by_rank(epoch: int, num_ranks: int) -> dict:
 def write_adaptive_run(path: Path, num_epochs: int = 40, seeds: tuple[int, ...] = (0,), num_ranks: int = 4,
                        **changes) -> Path:
     """Write an unfinished run of an adaptive method; a field of `changes` has that value in every line."""
-    write_run(path, 16, num_epochs, seeds, is_complete=False)
-    metrics = path / "metrics.jsonl"
-    records = [json.loads(line) for line in metrics.read_text().splitlines()]
-    metrics.write_text("".join(
-        json.dumps({**record, **adaptive_fields(record["seed"], record["epoch"], num_ranks), **changes}) + "\n"
-        for record in records))
+    return rewrite(write_run(path, 16, num_epochs, seeds, is_complete=False), lambda record: {
+        **record, **adaptive_fields(record["seed"], record["epoch"], num_ranks), **changes})
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def rewrite(path: Path, change) -> Path:
+    """Replace every line of the metrics by what `change` makes of it."""
+    lines = [json.dumps(change(record)) + "\n" for record in lines_of(path)]
+    (path / "metrics.jsonl").write_text("".join(lines))
+    return path
+
+
+def with_summary(path: Path, **changes) -> Path:
+    """Change fields of the summary; None leaves one out."""
+    summary = {**json.loads((path / "summary.json").read_text()), **changes}
+    known = {name: value for name, value in summary.items() if value is not None}
+    (path / "summary.json").write_text(json.dumps(known))
     return path

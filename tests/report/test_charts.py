@@ -1,10 +1,8 @@
 """The charts as plain data: what they draw is what the run folders hold, computed here from the lines themselves."""
 
-import json
-
 import numpy as np
 import pytest
-from report.fake_runs import write_adaptive_run, write_run
+from report.fake_runs import lines_of, rewrite, with_summary, write_adaptive_run, write_run
 
 from hpcgnn.report.charts import charts_of, remarks_of
 from hpcgnn.report.run_folder import read_runs
@@ -17,17 +15,6 @@ SYNCHRONOUS = np.arange(1, 11) % 5 == 1
 
 def charts(*paths):
     return {chart.name: chart for chart in charts_of(read_runs(list(paths)))}
-
-
-def lines_of(path):
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-
-
-def rewrite(path, change):
-    """Replace every line of the metrics by what `change` makes of it."""
-    lines = [json.dumps(change(record)) + "\n" for record in lines_of(path)]
-    (path / "metrics.jsonl").write_text("".join(lines))
-    return path
 
 
 def panel(chart, title):
@@ -96,9 +83,7 @@ def test_the_chart_over_seconds_knows_scores_of_which_less_is_better_and_runs_al
     def as_error(record):
         return {**record, "val_score": record["val_score"] and 1 - record["val_score"]}
 
-    path = rewrite(write_run(tmp_path / "run", num_epochs=20), as_error)
-    summary = json.loads((path / "summary.json").read_text())
-    (path / "summary.json").write_text(json.dumps({**summary, "score_name": "mae"}))
+    path = with_summary(rewrite(write_run(tmp_path / "run", num_epochs=20), as_error), score_name="mae")
     best = min(record["val_score"] for record in lines_of(path) if record["val_score"])
     assert charts(path)["progress"].seen.startswith(f"run reaches its best validation MAE, {best:.4g}")
     rewrite(path, lambda record: {**record, "epoch_seconds": None})
@@ -106,10 +91,8 @@ def test_the_chart_over_seconds_knows_scores_of_which_less_is_better_and_runs_al
 
 
 def test_the_sentence_names_the_best_and_the_worst_score(tmp_path):
-    paths = [write_run(tmp_path / name) for name in ("low", "high")]
-    for path, score in zip(paths, (0.6512, 0.7012), strict=True):
-        summary = json.loads((path / "summary.json").read_text())
-        (path / "summary.json").write_text(json.dumps({**summary, "test_score": score}))
+    paths = [with_summary(write_run(tmp_path / name), test_score=score)
+             for name, score in (("low", 0.6512), ("high", 0.7012))]
     seen = charts(*paths)["score"].seen
     assert seen == ("high has the best test accuracy, 70.12 %, at the epoch with the best validation score; low the "
                     "worst, 65.12 %: 5.00 points apart.")
@@ -127,10 +110,7 @@ def test_bytes_of_sums_and_of_a_solver_count(tmp_path):
         return rewrite(path, lambda record: {**record, "sent_bytes_sums": 2_000_000, "sent_bytes_control": 100_000})
 
     # Up to version 0.3 a summary's bytes were of messages alone.
-    old = with_more(write_run(tmp_path / "old"))
-    summary = json.loads((old / "summary.json").read_text())
-    del summary["sent_bytes_messages_per_epoch"]
-    (old / "summary.json").write_text(json.dumps(summary))
+    old = with_summary(with_more(write_run(tmp_path / "old")), sent_bytes_messages_per_epoch=None)
     stopped = with_more(write_run(tmp_path / "stopped", is_complete=False))
     chart = charts(old, stopped)["bytes"]
     assert [row["values"] for row in chart.data["rows"]] == [[64e6, 4e5, 2e6, 1e5]] * 2

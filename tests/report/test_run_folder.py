@@ -1,13 +1,15 @@
-"""Reading run folders: finished, unfinished, cut off and damaged ones."""
+"""Reading run folders (finished, unfinished, cut off and damaged ones), what scores they have, how long ranks took."""
 
 import json
 
 import numpy as np
 import pytest
-from report.fake_runs import write_adaptive_run, write_run
+from report.fake_runs import costs_by_rank, rewrite, with_summary, write_adaptive_run, write_run
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.run_folder import read_run, read_runs
+from hpcgnn.report.formats import UNKNOWN
+from hpcgnn.report.run_folder import read_measured, read_run, read_runs
+from hpcgnn.report.series import ScoreKind, score_kind
 
 
 def append_to_metrics(path, text):
@@ -164,3 +166,61 @@ def test_one_folder_given_twice_is_refused(tmp_path):
     path = write_run(tmp_path / "run")
     with pytest.raises(ConfigError, match="given twice"):
         read_runs([path, tmp_path / "a" / ".." / "run"])
+
+
+def test_shares_are_percent_with_a_deviation_only_over_seeds():
+    kind = ScoreKind("accuracy")
+    assert kind.show(0.81234, 0.0041) == "81.23 ± 0.41"
+    assert kind.show(0.81234, 0.0, with_unit=True) == "81.23 %"
+    assert kind.show(None, None) == kind.show(float("nan"), with_unit=True) == UNKNOWN
+    assert (kind.heading, kind.show_gap(0.012)) == ("accuracy (%)", "1.20 points")
+
+
+def test_a_score_that_is_no_share_is_shown_as_it_is():
+    kind = ScoreKind("rmse", is_share=False, prefers_low=True)
+    assert kind.show(0.81234, 0.0041, with_unit=True) == "0.8123 ± 0.0041"
+    assert (kind.heading, kind.show_gap(0.5)) == ("RMSE", "0.5")
+    assert kind.best({"a": 2.0, "b": 1.0, "c": 3.0}) == "b"
+
+
+def test_the_kind_is_what_the_summaries_say(tmp_path):
+    path = with_summary(write_run(tmp_path / "a"), score_name="own", score_is_share=False, score_prefers_low=True)
+    assert score_kind(read_runs([path])) == ScoreKind("own", False, True)
+    other = write_run(tmp_path / "b")
+    assert score_kind(read_runs([other])) == ScoreKind("accuracy")
+    assert score_kind(read_runs([path, other])) == ScoreKind("score", is_share=False)
+
+
+def test_an_unfinished_run_is_scored_by_what_its_settings_name(tmp_path):
+    path = write_run(tmp_path / "a", is_complete=False)
+    (path / "config.toml").write_text('score = "mae"\n' + (path / "config.toml").read_text())
+    (run,) = read_runs([path])
+    assert score_kind([run]) == ScoreKind("mae", False, True)
+    lowest = min((record for record in run.records if record["val_score"]), key=lambda record: record["val_score"])
+    assert run.summary["test_score"] == lowest["test_score"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = write_adaptive_run(tmp_path / "run", num_epochs=10, num_ranks=3)      # two evaluations
+    text = (path / "config.toml").read_text()
+    (path / "config.toml").write_text("layers = 2\n" + text.replace("[provenance]", '[provenance]\nshards = "/shards"'))
+    return path
+
+
+def with_seconds(record, seconds):
+    return {**record, "by_rank": {**record["by_rank"], "compute_seconds": seconds}} if record.get("by_rank") else record
+
+
+def test_measured_seconds_are_medians_without_the_first_evaluation(run):
+    rewrite(run, lambda record: with_seconds(record, [50.0, 60.0, 70.0]) if record["epoch"] == 5 else record)
+    found = read_measured(run)
+    assert (found.shards, found.num_layers) == ("/shards", 2)
+    np.testing.assert_allclose(found.seconds, costs_by_rank(0, 3)["compute_seconds"])
+
+
+def test_seconds_that_were_not_measured_or_are_none_are_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match="alone does not say how long each rank computed: it had one rank"):
+        read_measured(write_run(tmp_path / "alone"))
+    with pytest.raises(ConfigError, match="rank 1 computed for 0 s per epoch"):
+        read_measured(rewrite(run, lambda record: with_seconds(record, [0.3, 0.0, 0.3])))

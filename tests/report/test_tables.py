@@ -1,21 +1,12 @@
 """The tables of the page: cells, what they are sorted by, differences from a baseline, what differs between runs."""
 
-import json
-
 import pytest
-from report.fake_runs import write_adaptive_run, write_run
+from report.fake_runs import with_summary, write_adaptive_run, write_run
 
 from hpcgnn.report.comparison import MAX_BASELINES, as_plain, baselines_of, best_run, differences_from
-from hpcgnn.report.environment import facts_of
 from hpcgnn.report.headlines import headlines
 from hpcgnn.report.run_folder import read_runs
-from hpcgnn.report.tables import environment_table, results_table, settings_table
-
-
-def with_summary(path, **changes):
-    summary = json.loads((path / "summary.json").read_text())
-    (path / "summary.json").write_text(json.dumps({**summary, **changes}))
-    return path
+from hpcgnn.report.tables import environment_table, facts_of, results_table, settings_table
 
 
 def with_provenance(path, text):
