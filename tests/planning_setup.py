@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcgnn.config import TrainConfig
 from hpcgnn.planning.cluster import CODES, Cluster, Network, Rates
-from hpcgnn.planning.loads import Pairs, PartLoads
+from hpcgnn.planning.graphs import PlannedGraph, graph_of_shards
+from hpcgnn.planning.loads import Pairs, PartLoads, count_loads
+from hpcgnn.planning.messages import Messages, messages_of, read_method
+from hpcgnn.planning.model import ModelSize
 
 NETWORK = Network(4, 1e-6, 10e9, 5e-6, 4e9, 8e9)
 # A cluster file in which everything is there.
@@ -37,3 +41,16 @@ def even_loads(num_parts: int, rows: int = 100, inner: int = 1000, degree: int =
     halo, arcs = np.full(num_parts, rows * (num_parts - 1)), np.full((num_parts, num_hops + 1), inner * degree)
     return PartLoads(num_parts, num_hops, np.full(num_parts, inner), halo, arcs[:, 0],
                      np.full_like(arcs, inner), arcs, arcs // 5, arcs // 2, pairs.where(source != destination))
+
+
+def parse_method(text: str, size: ModelSize) -> Messages:
+    """The messages of METHOD or METHOD:BITS."""
+    return messages_of(text, TrainConfig.of(**read_method(text)), size)
+
+
+def counted(shards, num_layers: int, computes_all: bool = False) -> tuple[PlannedGraph, PartLoads]:
+    """The graph of a folder of shards, and the loads of its parts."""
+    graph = graph_of_shards(shards)
+    of_loss = np.ones(graph.dataset.num_nodes, bool) if computes_all else graph.dataset.train_mask
+    return graph, count_loads(graph.dataset.indptr, graph.dataset.indices, of_loss, graph.owner, graph.own_parts,
+                              num_layers)

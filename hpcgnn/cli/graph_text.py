@@ -317,11 +317,12 @@ def print_work(shards: Path, model: str) -> None:
     if not 1 <= num_layers <= MOST_LAYERS:
         raise ConfigError(f"an epoch is of 1 to {MOST_LAYERS} layers, found {num_layers}")
     graph = graph_of_shards(shards)
+    dataset = graph.dataset
     if measured is not None and len(measured.seconds) != graph.own_parts:
         raise ConfigError(f"{model} had {len(measured.seconds)} ranks, and the shards have {graph.own_parts} parts; "
                           "give a run on these shards")
-    hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, num_layers)
-    work = work_of_parts(np.diff(graph.indptr), hops, num_layers, graph.owner, graph.own_parts)
+    hops = hops_to_loss(dataset.indptr, dataset.indices, dataset.train_mask, num_layers)
+    work = work_of_parts(np.diff(dataset.indptr), hops, num_layers, graph.owner, graph.own_parts)
     click.echo(wrapped(f"an epoch of {num_layers} layers, part by part; work: rows that training computes, counted "
                        "once for each layer, and their edges"))
     print_table(work_table(work, None if measured is None else np.array(measured.seconds)))

@@ -17,38 +17,12 @@ from hpcgnn.shards.reader import read_graph_info, read_partition
 
 @dataclass(frozen=True)
 class PlannedGraph:
-    """A whole graph."""
-
     dataset: GraphDataset              # without features and labels if it comes from shards
     num_features: int
     num_classes: int
     owner: np.ndarray | None = None    # (num_nodes,) int32, for shards the part of every node; else None
     own_parts: int = 0                 # for shards their number of parts; else 0
     num_edge_features: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.dataset.name
-
-    @property
-    def num_nodes(self) -> int:
-        return self.dataset.num_nodes
-
-    @property
-    def num_edges(self) -> int:
-        return self.dataset.num_edges
-
-    @property
-    def indptr(self) -> np.ndarray:
-        return self.dataset.indptr
-
-    @property
-    def indices(self) -> np.ndarray:
-        return self.dataset.indices
-
-    @property
-    def train_mask(self) -> np.ndarray:
-        return self.dataset.train_mask
 
 
 def open_graph(source: str, options: SourceOptions) -> PlannedGraph:
@@ -73,12 +47,12 @@ def within_batches(graph: PlannedGraph, num_clusters: int, batch_size: int, keep
     """The graph without the edges between clusters or batches; see `hpcgnn.training.batch_graph.within_batches`."""
     from hpcgnn.partition.clusters import arc_groups, batch_clusters
 
-    shape, dataset = (graph.num_nodes, graph.num_nodes), graph.dataset
-    arcs = scipy.sparse.csr_matrix((np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr), shape=shape)
+    dataset, shape = graph.dataset, 2 * (graph.dataset.num_nodes,)
+    arcs = scipy.sparse.csr_matrix((np.ones(dataset.num_edges, np.int8), dataset.indices, dataset.indptr), shape=shape)
     arcs.sort_indices()
     group = arc_groups(batch_clusters(arcs.indptr.astype(np.int64), arcs.indices, num_clusters, batch_size), batch_size,
                        keeps_all)
-    is_kept = group[np.repeat(np.arange(graph.num_nodes), np.diff(arcs.indptr))] == group[arcs.indices]
+    is_kept = group[np.repeat(np.arange(dataset.num_nodes), np.diff(arcs.indptr))] == group[arcs.indices]
     indptr = np.concatenate([[0], np.cumsum(is_kept)])[arcs.indptr]
     return replace(graph, dataset=replace(dataset, indptr=indptr, indices=arcs.indices[is_kept], edge_weight=None,
                                           edge_type=None, edge_attr=None, relation_names=()))

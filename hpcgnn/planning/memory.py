@@ -8,7 +8,6 @@ up the tensors that are alive at each operation. For the kinds see `hpcgnn.train
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -262,8 +261,8 @@ class RankSize:
     num_halo: int
     num_fresh: int  # halo rows that a step gets; all halo rows if an epoch has one step
     num_own: int  # inner rows that other ranks of the node read, if they share rows; else 0
-    message_bytes: Callable[[Exchange], tuple[float, float]]    # Exchange -> bytes sent and received in a training pass
-    full_bytes: Callable[[Exchange], tuple[float, float]]       # Exchange -> the same in an evaluation
+    message_bytes: dict[Exchange, tuple[float, float]]          # sent and received in a training pass
+    full_bytes: dict[int, tuple[float, float]]                  # of each layer's exchange in an evaluation
     is_asynchronous: bool
 
 
@@ -370,9 +369,9 @@ class Replay:
     def _fetch(self, layer: Layer[int], step: Step, is_training: bool) -> Piece | None:
         # If all halo rows arrive unquantized, they are read in the receive buffer.
         exchange = Exchange(layer.number, False, step.dim, layer.reach)
-        bytes_of = self._rank.message_bytes if is_training else self._rank.full_bytes
+        num_bytes = self._rank.message_bytes[exchange] if is_training else self._rank.full_bytes[layer.number]
         is_asynchronous = is_training and self._rank.is_asynchronous
-        sent, read = self._send(exchange, bytes_of, is_asynchronous)
+        sent, read = self._send(exchange, num_bytes, is_asynchronous)
         own, far = self._take(self._rank.num_own, exchange.dim), None
         num_halo = self._rank.num_fresh if is_training else self._rank.num_halo
         has_central = layer.central_arcs > LEAST_CENTRAL * layer.arcs       # judged by their edges, not by rows
@@ -381,7 +380,7 @@ class Replay:
         if has_central:
             self._free(self._take(num_halo, exchange.dim))
         self._free(sent)
-        comes_whole = bytes_of(exchange)[1] >= self._bytes(num_halo, exchange.dim)
+        comes_whole = num_bytes[1] >= self._bytes(num_halo, exchange.dim)
         if is_asynchronous or self._rank.num_own or not comes_whole:
             far = self._take(num_halo, exchange.dim)
         sums = sums if is_early else self._take(layer.rows_out, exchange.dim)
@@ -392,13 +391,14 @@ class Replay:
         exchange = Exchange(layer.number, True, step.dim, layer.reach)
         of_halo, total = self._take(self._rank.num_fresh, exchange.dim), None
         if self._rank.num_own:
-            sent_rows = self._rank.message_bytes(exchange)[0] / (exchange.dim * self._size.item_bytes)
+            sent_rows = self._rank.message_bytes[exchange][0] / (exchange.dim * self._size.item_bytes)
             total = self._take(self._rank.num_own + int(sent_rows), exchange.dim)
-        self._waiting = (*self._send(exchange, self._rank.message_bytes, self._rank.is_asynchronous), total)
+        num_bytes = self._rank.message_bytes[exchange]
+        self._waiting = (*self._send(exchange, num_bytes, self._rank.is_asynchronous), total)
         self._free(of_halo)
         return self._take(layer.rows_in, exchange.dim)
 
-    def _send(self, exchange: Exchange, bytes_of: Callable[[Exchange], tuple[float, float]],
+    def _send(self, exchange: Exchange, num_bytes: tuple[float, float],
               is_asynchronous: bool) -> tuple[Piece | None, Piece | None]:
         # Returns the message that is sent and, if asynchronous, the message of an epoch ago that is read now.
         place = exchange if is_asynchronous else None
@@ -406,7 +406,7 @@ class Replay:
         if not is_asynchronous:      # a later exchange's message may take the memory of an earlier one
             self._free(before)
             before = None
-        sent, self._received[place] = map(self._take_bytes, bytes_of(exchange))
+        sent, self._received[place] = map(self._take_bytes, num_bytes)
         self._free(self._leaving)
         self._leaving = None
         if is_asynchronous:          # nobody waits for the exchange
@@ -503,20 +503,11 @@ def rank_sizes(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pair
     evaluation = {exchange.layer: _sums_of_ends(sent, sent.rows * full.row_bytes(exchange), parts, size.rematerializes)
                   for exchange in exchanges_of(size.of_whole_graph) if not exchange.is_backward}
 
-    def size_of(part: int) -> RankSize:
-        def in_training(exchange: Exchange) -> tuple[float, float]:
-            leaving, coming = training[exchange]
-            return leaving[part], coming[part]
-
-        def in_evaluation(exchange: Exchange) -> tuple[float, float]:
-            leaving, coming = evaluation[exchange.layer]
-            return leaving[part], coming[part]
-
-        return RankSize([_of_part(layer, part) for layer in layers], [_of_part(layer, part) for layer in evaluated],
-                        int(loads.num_inner[part]), int(loads.num_halo[part]), int(step.num_halo[part]),
-                        int(own[part]), in_training, in_evaluation, messages.keeps)
-
-    return [size_of(part) for part in range(parts)]
+    return [RankSize([_of_part(layer, part) for layer in layers], [_of_part(layer, part) for layer in evaluated],
+                     int(loads.num_inner[part]), int(loads.num_halo[part]), int(step.num_halo[part]), int(own[part]),
+                     {exchange: (sent[part], coming[part]) for exchange, (sent, coming) in training.items()},
+                     {layer: (sent[part], coming[part]) for layer, (sent, coming) in evaluation.items()},
+                     messages.keeps) for part in range(parts)]
 
 
 def sharing(size: ModelSize, loads: PartLoads, messages: Messages,

@@ -88,11 +88,6 @@ class Messages:
         return 4.0 * exchange.dim * (tables + 2 * self.measures_motion * np.minimum(sent, SAMPLED_ROWS))
 
 
-def parse_method(text: str, size: ModelSize) -> Messages:
-    """The messages of METHOD or METHOD:BITS; raises as `read_method`."""
-    return messages_of(text, TrainConfig.of(**read_method(text)), size)
-
-
 def read_method(text: str) -> dict[str, Any]:
     """The settings of METHOD or METHOD:BITS. Raises ConfigError: an unknown method, or bits that it does not take."""
     name, colon, bits = text.partition(":")

@@ -23,11 +23,10 @@ from hpcgnn.partition.work import TrainingWork, hops_to_loss
 from hpcgnn.planning.cluster import DISK, Cluster, unmeasured
 from hpcgnn.planning.graphs import PlannedGraph, open_graph, within_batches
 from hpcgnn.planning.layouts import Layout, Training, best_layouts, replicated
-from hpcgnn.planning.limit import limited_record
 from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs, count_summed_pairs
 from hpcgnn.planning.messages import messages_of, read_method
 from hpcgnn.planning.model import ModelSize
-from hpcgnn.planning.predictions import Prediction, predict, recommend
+from hpcgnn.planning.predictions import Prediction, limited_record, predict, recommend
 from hpcgnn.planning.recipe import check_settings, size_of
 from hpcgnn.planning.sampling import (
     MOST_ARCS,
@@ -40,7 +39,7 @@ from hpcgnn.planning.sampling import (
     sample_region,
     scaled_loads,
 )
-from hpcgnn.planning.stages import EpochSeconds, total
+from hpcgnn.planning.stages import total
 from hpcgnn.run.output import size_text, time_text
 
 FORMAT = 1
@@ -72,22 +71,23 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
     graph = open_graph(source, options)
     if larger is not None and larger.train:
         graph = replace(graph, dataset=replace(graph.dataset, train_mask=drawn_training_nodes(
-            graph.num_nodes, larger, choices.seed)))
+            graph.dataset.num_nodes, larger, choices.seed)))
+    dataset = graph.dataset
     parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
-    sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
+    sizes = larger or GraphSizes(dataset.num_nodes, dataset.num_edges, graph.num_features, graph.num_classes)
     # Methods sum gradients in their own bits.
-    by_method = {name: size_of(own, sizes.features, sizes.classes, len(graph.dataset.relation_names),
+    by_method = {name: size_of(own, sizes.features, sizes.classes, len(dataset.relation_names),
                                graph.num_edge_features) for name, own in configs.items()}
     size = by_method[choices.methods[0]]
     methods = [(by_method[name], messages_of(name, own, size)) for name, own in configs.items()]
     unknown = [reason for number in parts if cluster.has_rates and (reason := cluster.lacks(number)) is not None]
     # A pass that computes all rows does so as if the loss were on every node.
     has_all = size.computes_all or config.epoch_rows == "all"
-    of_loss = np.ones(graph.num_nodes, bool) if has_all else graph.train_mask
+    of_loss = np.ones(dataset.num_nodes, bool) if has_all else dataset.train_mask
     counted = within_batches(graph, config.clusters, config.batch_size, config.between_clusters) if config.clusters \
         else graph
-    cutter = Cutter(graph, choices, hops_to_loss(counted.indptr, counted.indices, of_loss, choices.layers),
-                    cluster.network.ranks_per_node if config.may_share_rows else 1, counted,
+    hops = hops_to_loss(counted.dataset.indptr, counted.dataset.indices, of_loss, choices.layers)
+    cutter = Cutter(graph, choices, hops, cluster.network.ranks_per_node if config.may_share_rows else 1, counted,
                     config.pre_aggregation == "on")
     predictions, seconds = [], {}
     for number in parts:
@@ -102,7 +102,7 @@ def make_plan(source: str, cluster: Cluster | None, choices: Choices,
         predictions += [predict(own, loads, method, cluster, how, parse_memory(config.memory), config.eval_every)
                         for own, method in methods]
     best, reasons = recommend(predictions)
-    return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
+    return Plan(dataset.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
                 [*unknown, *_remarks(predictions, graph, larger, cutter.share, cluster),
                  *[OF_LINKS] * (size.num_drawn > 0 and cluster.has_rates)])
 
@@ -117,12 +117,9 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "recommended": {"ranks": plan.best and plan.best.num_parts,
                             "method": plan.best and plan.best.messages.name, "reasons": plan.reasons},
             "remarks": plan.remarks, "cut_seconds": {str(parts): took for parts, took in plan.cut_seconds.items()},
-            "predictions": [{**_prediction_record(one), "layouts": list(map(_layout_record, layouts_of(plan, one)))}
-                            for one in plan.predictions]}
-
-
-def _layout_record(layout: Layout) -> dict[str, Any]:
-    return {name: value for name, value in layout._asdict().items() if name != "seconds" or not math.isnan(value)}
+            "predictions": [{**_prediction_record(one), "layouts": [
+                {name: value for name, value in layout._asdict().items() if name != "seconds" or not math.isnan(value)}
+                for layout in layouts_of(plan, one)]} for one in plan.predictions]}
 
 
 def layouts_of(plan: Plan, one: Prediction) -> list[Layout]:
@@ -167,18 +164,15 @@ def layout_remarks(plan: Plan) -> list[str]:
     return list(better.values())
 
 
-def _seconds_record(seconds: EpochSeconds) -> dict[str, Any]:
-    return {"epoch_seconds": seconds.epoch, "seconds_of_slowest_rank": seconds.of_slowest,
-            "mean_seconds": {stage: float(np.mean(of_ranks)) for stage, of_ranks in seconds.by_stage.items()},
-            "exchange_seconds_simulated": seconds.exchange, "exchange_seconds_closed_form": seconds.closed_form}
-
-
 def _prediction_record(one: Prediction) -> dict[str, Any]:
-    near, far = (one.sent.of(is_near) for is_near in (True, False))
+    near, far, seconds = one.sent.of(True), one.sent.of(False), one.seconds
     names = ("bytes", "mean_bytes_a_pair", "max_bytes_a_pair")
     return {
         "ranks": one.num_parts, "method": one.messages.name, "source": one.source, "fits": one.fits,
-        **({} if one.seconds is None else _seconds_record(one.seconds)),
+        **({} if seconds is None else {
+            "epoch_seconds": seconds.epoch, "seconds_of_slowest_rank": seconds.of_slowest,
+            "mean_seconds": {stage: float(np.mean(of_ranks)) for stage, of_ranks in seconds.by_stage.items()},
+            "exchange_seconds_simulated": seconds.exchange, "exchange_seconds_closed_form": seconds.closed_form}),
         **({} if one.limited is None else {"within_limit": limited_record(one.limited)}),
         "sent_bytes_per_epoch": one.sent.total + one.sent.sums,
         "sent_bytes_messages_per_epoch": one.sent.total, "least_sent_bytes_messages_per_epoch": one.least_bytes,
@@ -228,8 +222,6 @@ class Choices:
 
 @dataclass(frozen=True)
 class Plan:
-    """All predictions."""
-
     graph: str
     sizes: GraphSizes                # sizes of the planned graph
     size: ModelSize
@@ -253,8 +245,8 @@ class Cutter:
                  counted: PlannedGraph | None = None, sends_sums: bool = False):
         self._counted, self._sends_sums = counted or graph, sends_sums
         self._graph, self._choices, self._hops, self._ranks_per_node = graph, choices, hops, ranks_per_node
-        self.share = choices.sample or min(1.0, MOST_ARCS / max(graph.num_edges, 1))
-        self.sizes = GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
+        self.share = choices.sample or min(1.0, MOST_ARCS / max(graph.dataset.num_edges, 1))
+        self.sizes = GraphSizes(graph.dataset.num_nodes, graph.dataset.num_edges, graph.num_features, graph.num_classes)
         self._regions: dict[float, Region] = {}
 
     def loads(self, num_parts: int) -> tuple[PartLoads, str]:
@@ -277,7 +269,7 @@ class Cutter:
         return self._count(owner, num_parts), "cut"
 
     def _count(self, owner: np.ndarray, num_parts: int) -> PartLoads:
-        graph = self._counted
+        graph = self._counted.dataset
         loads = count_loads(graph.indptr, graph.indices, graph.train_mask, owner, num_parts, self._choices.layers,
                             self._hops)
         if self._sends_sums:
@@ -304,7 +296,7 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
                   "which stand for all parts; their halo rows are counted; from how many parts each of them receives "
                   "rows, and how many of these are on its own machine, is assumed; sharing of rows by the ranks of a "
                   "machine, which would save bytes, is not predicted",
-        "scaled": f"a prediction for a larger graph: all parts are the mean part of {graph.name}, with rows in "
+        "scaled": f"a prediction for a larger graph: all parts are the mean part of {graph.dataset.name}, with rows in "
                   "proportion to the nodes and edges in proportion to the edges; its halo rows stay in proportion to "
                   "its own rows, as if the graph looked the same at every size; no graph was measured to confirm this; "
                   "with train=N, the training nodes are drawn at random; sharing of rows by the ranks of a machine, "

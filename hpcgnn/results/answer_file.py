@@ -169,13 +169,13 @@ def _write_npz(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None
             arrays[name] = texts.astype(str)
     if blocks and blocks[0].class_names:
         arrays["class_names"] = np.array(blocks[0].class_names)
-    with _replacing(path) as temporary, open(temporary, "wb") as file:
+    with replacing(path) as temporary, open(temporary, "wb") as file:
         columns: dict[str, Any] = arrays
         np.savez(file, dataset=np.array(dataset), **columns)
 
 
 def _write_csv(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
-    with _replacing(path) as temporary, open(temporary, "w", newline="") as file:
+    with replacing(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         for number, piece in enumerate(pieces):
             columns = {**columns_of(piece), **embedding_columns(piece)}
@@ -190,7 +190,7 @@ def _write_parquet(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> 
     import pyarrow as arrow  # needed only for these files
     from pyarrow import parquet
 
-    with _replacing(path) as temporary, open(temporary, "wb") as file:
+    with replacing(path) as temporary, open(temporary, "wb") as file:
         writer = None
         try:
             for piece in pieces:
@@ -212,15 +212,18 @@ WRITERS: dict[str, Callable[[Path, str, int, Pieces], None]] = {
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A name to write to. The file is renamed to `path` when all is written, and removed after a failure."""
+def replacing(path: Path, advice: str = ", then start again") -> Iterator[Path]:
+    """A name to write to. The file is renamed to `path` when all is written, and removed after a failure.
+
+    Raises CheckpointError, which ends with `advice`, if the file can't be written.
+    """
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
         raise CheckpointError(f"{path} can't be written: {reason_of(error)}; check the folder and the space on its "
-                              "disk, then start again") from error
+                              f"disk{advice}") from error
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,12 +16,12 @@ from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError
 from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
 from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.registry import read_toml
+from hpcgnn.results.answer_file import replacing
 from hpcgnn.results.float_run import check_evaluated, float_config
 from hpcgnn.results.plain import BUILT_IN, NEEDS_SAFETENSORS, OWN_MODEL, PYG_MODEL, ModelRecord
 from hpcgnn.results.pyg_weights import WEIGH_ALIKE, pyg_weights
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import GraphInfo
-from hpcgnn.shards.sealed import reason_of
 from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.evaluate import classes_of
 from hpcgnn.training.scores import default_score
@@ -72,17 +70,12 @@ def write_exported(path: Path, record: ModelRecord, weights: Weights) -> None:
         from safetensors.torch import save_file
     except ImportError as error:
         raise ConfigError(NEEDS_SAFETENSORS) from error
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, record.metadata())
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else str(error)
-        raise CheckpointError(f"{path} can't be written: {reason}; check the folder and the space on its "
-                              "disk") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with replacing(path, advice="") as temporary:
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, record.metadata())
+        except SafetensorError as error:
+            raise CheckpointError(f"{path} can't be written: {error}; check the folder and the space on its "
+                                  "disk") from error
 
 
 def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:

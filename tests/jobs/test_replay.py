@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planning_setup import even_loads, small_cluster
+from planning_setup import even_loads, parse_method, small_cluster
 
-from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize, exchanges_of
 from hpcgnn.planning.predictions import predict
 from hpcgnn.planning.traces import write_traces

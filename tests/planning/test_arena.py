@@ -5,12 +5,12 @@ import pytest
 from covering import long_but
 from mpi4py import MPI
 from planning.test_work import opened
+from planning_setup import parse_method
 from training_setup import easy_graph, shared_path, write_once  # noqa: F401
 
 from hpcgnn.ops import arena as module
 from hpcgnn.ops import pieces
 from hpcgnn.planning.memory import arena_bytes, rank_sizes
-from hpcgnn.planning.messages import parse_method
 from hpcgnn.training.job import Job, train
 
 GRAPH = "synthetic:nodes=24000,mean_degree=6,classes=70,features=96"     # no tensor of rows is torch's own

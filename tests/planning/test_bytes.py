@@ -7,15 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mpi4py import MPI
-from planning_setup import NETWORK
+from planning_setup import NETWORK, counted, parse_method
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
 from hpcgnn.exchange.around import Around
 from hpcgnn.partition.work import hops_to_loss
-from hpcgnn.planning.graphs import graph_of_shards
-from hpcgnn.planning.loads import count_loads, count_shared_pairs
+from hpcgnn.planning.loads import count_shared_pairs
 from hpcgnn.planning.memory import history_bytes, layout_bytes
-from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize, exchanges_of
 from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.predictions import bytes_sent
@@ -57,11 +55,11 @@ def test_a_plan_s_bytes_are_those_of_the_training(shared_path, name, model, laye
                                   **({} if ranks_per_node is None else
                                      {"nodes_aware": "on", "ranks_per_node": ranks_per_node}))
     evaluated = comm.allreduce(run.session.exchange.evaluation.payload_bytes)
-    graph = graph_of_shards(shards)
-    loads = count_loads(graph.indptr, graph.indices, graph.train_mask, graph.owner, comm.size, layers)
+    graph, loads = counted(shards, layers)
     if ranks_per_node is not None:
-        hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, layers)
-        shared = count_shared_pairs(graph.indptr, graph.indices, hops, graph.owner, ranks_per_node, loads)
+        arcs = graph.dataset.indptr, graph.dataset.indices
+        hops = hops_to_loss(*arcs, graph.dataset.train_mask, layers)
+        shared = count_shared_pairs(*arcs, hops, graph.owner, ranks_per_node, loads)
         loads = replace(loads, pairs=shared)
     size = ModelSize(model, graph.num_features, 20, graph.num_classes, layers, precision=precision)
     messages = parse_method(name, size)

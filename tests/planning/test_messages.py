@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from planning_setup import parse_method
 
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.ops.quantization import MessageLayout
-from hpcgnn.planning.messages import messages_of, parse_method
+from hpcgnn.planning.messages import messages_of
 from hpcgnn.planning.model import Exchange, ModelSize
 from hpcgnn.training.session import rotated_rows
 from hpcgnn.widths import BIT_WIDTHS

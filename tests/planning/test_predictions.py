@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planning_setup import NETWORK, small_cluster
+from planning_setup import NETWORK, parse_method, small_cluster
 
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.errors import ConfigError
 from hpcgnn.planning import planner
 from hpcgnn.planning.loads import count_loads
-from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.planner import Choices, Cutter, layout_remarks, layouts_of, make_plan, plan_record
 from hpcgnn.planning.predictions import predict, recommend

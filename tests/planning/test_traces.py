@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planning_setup import NETWORK, even_loads, small_cluster
+from planning_setup import NETWORK, even_loads, parse_method, small_cluster
 
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
 from hpcgnn.partition.work import hops_to_loss
 from hpcgnn.planning.loads import count_loads, count_shared_pairs
-from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.predictions import predict
 from hpcgnn.planning.stages import bytes_of_sum, total

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 from covering import long_but
 from mpi4py import MPI
-from planning_setup import small_cluster
+from planning_setup import counted, small_cluster
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.nn.names import MODEL_PATHS, RELATIONAL
-from hpcgnn.planning.graphs import graph_of_shards
-from hpcgnn.planning.loads import count_loads
 from hpcgnn.planning.memory import memory_of
 from hpcgnn.planning.messages import messages_of
 from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.recipe import size_of
+from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job
 from hpcgnn.training.recipe import Recipe
@@ -113,10 +112,9 @@ def test_a_plan_of_any_model_has_the_activations_of_the_training(shared_path, mo
     monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
     settings = {"model": model, "layers": 3, "hidden": 20, **more}
     found = forecast(comm, Job(shards=shards, settings={**settings, "epochs": 1}))
-    graph, config = graph_of_shards(shards), TrainConfig.of(**settings)
-    size = size_of(config, graph.num_features, graph.num_classes)
-    of_loss = np.ones(graph.num_nodes, bool) if size.computes_all else graph.train_mask
-    loads = count_loads(graph.indptr, graph.indices, of_loss, graph.owner, comm.size, 3)
+    info, config = read_graph_info(shards), TrainConfig.of(**settings)
+    size = size_of(config, info.num_features, info.num_classes)
+    _, loads = counted(shards, 3, size.computes_all)
     memory = memory_of(size, loads, messages_of("vanilla", config, size), small_cluster())
     activations = np.array([rank.activations for rank in found.memory])
     assert memory["activations"] == pytest.approx(activations, rel=0.1, abs=8000)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mpi4py import MPI
-from planning_setup import even_loads, small_cluster
+from planning_setup import counted, even_loads, parse_method, small_cluster
 from training_setup import easy_graph, shared_path, write_once  # noqa: F401
 
 from hpcgnn.nn import neighborhood
 from hpcgnn.nn.layers import operations
 from hpcgnn.nn.models import ModelShape, build_model
-from hpcgnn.planning.graphs import graph_of_shards
-from hpcgnn.planning.loads import count_loads
 from hpcgnn.planning.memory import memory_of
-from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize, exchanges_of, rows_of, work_of, works_in_order
 from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job
@@ -23,10 +20,7 @@ SHAPES = [("sage", 3, 20), ("gcn", 3, 20), ("sage", 2, 8), ("gcn", 2, 8), ("sage
 
 
 def opened(shards, model, layers, hidden, **more):
-    graph = graph_of_shards(shards)
-    has_all = more.get("norm") == "batch" or "embedding_dim" in more
-    of_loss = np.ones(graph.num_nodes, bool) if has_all else graph.train_mask
-    loads = count_loads(graph.indptr, graph.indices, of_loss, graph.owner, graph.own_parts, layers)
+    graph, loads = counted(shards, layers, more.get("norm") == "batch" or "embedding_dim" in more)
     return loads, ModelSize(model, graph.num_features, hidden, graph.num_classes, layers, **more)
 
 

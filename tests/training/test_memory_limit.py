@@ -119,7 +119,7 @@ def planned(shards, settings, monkeypatch):
     """The plan of a run whose process holds BASE bytes beside its tables, as that of `limits` does."""
     for name, value in {"FIXED": ("process",), "BYTES_A_NODE": 0, "SLACK": 1 << 62,
                         "torchs_own": lambda *_: np.zeros(COMM.size)}.items():
-        monkeypatch.setattr(f"hpcgnn.planning.limit.{name}", value)
+        monkeypatch.setattr(f"hpcgnn.planning.predictions.{name}", value)
     monkeypatch.setattr("hpcgnn.planning.memory.MIN_BYTES", arena.MIN_BYTES)
     cluster = small_cluster(process_bytes=float(BASE), network=Network(COMM.size), rates={}, disk_write_rate=1e6,
                             disk_read_rate=2e6)

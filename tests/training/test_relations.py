@@ -11,7 +11,7 @@ import pytest
 import torch
 from covering import long_but
 from mpi4py import MPI
-from planning_setup import small_cluster
+from planning_setup import counted, small_cluster
 from reference_partition import with_relations
 from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, shared_path, train, write_once  # noqa: F401
 
@@ -19,7 +19,6 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
 from hpcgnn.methods import METHODS
 from hpcgnn.planning import graphs
-from hpcgnn.planning.loads import count_loads
 from hpcgnn.planning.memory import memory_of
 from hpcgnn.planning.messages import messages_of
 from hpcgnn.planning.planner import Choices, make_plan
@@ -184,9 +183,8 @@ def test_a_plan_has_the_bytes_and_the_activations_of_the_training(shared_path, t
 
     monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
     found = forecast(COMM, Job(shards=shards, settings={**given, "epochs": 1}))
-    graph, config = graphs.graph_of_shards(shards), TrainConfig.of(**given)
+    (graph, loads), config = counted(shards, 3, computes_all=True), TrainConfig.of(**given)
     size = size_of(config, graph.num_features, graph.num_classes, num_relations=5)
-    loads = count_loads(graph.indptr, graph.indices, np.ones(graph.num_nodes, bool), graph.owner, COMM.size, 3)
     memory = memory_of(size, loads, messages_of("vanilla", config, size), small_cluster())
     activations = np.array([rank.activations for rank in found.memory])
     assert memory["activations"] == pytest.approx(activations, rel=0.1, abs=8000)
