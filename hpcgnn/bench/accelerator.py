@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,9 @@ CAPTION = ("busiest: the unit with the most busy cycles of each pass, as a share
 
 
 def name_of(outcome: Outcome) -> str:
-    return ", ".join([outcome.design, *(f"{path.rpartition('.')[2]} {_said(value)}"
-                                        for path, value in outcome.changes.items())])
-
-
-def _said(value: object) -> str:
-    return "/".join(map(str, value)) if isinstance(value, list) else str(value)
+    changes = ((path.rpartition(".")[2], "/".join(map(str, value)) if isinstance(value, list) else value)
+               for path, value in outcome.changes.items())
+    return ", ".join([outcome.design, *(f"{name} {said}" for name, said in changes)])
 
 
 def kinds_of(outcomes: list[Outcome]) -> list[str]:
@@ -60,27 +57,34 @@ def waiting_share(outcome: Outcome) -> tuple[float, float]:
     return busy / cycles, waiting / cycles
 
 
+def _titled(title: str, caption: str | None = None) -> Table:
+    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", caption=caption, caption_justify="left",
+                 collapse_padding=True, pad_edge=False)
+
+
+def _print(table: Table) -> None:
+    print_fitted(table, sys.stdout, terminal_width())
+
+
 def print_designs(chosen: tuple[Design, ...]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, title="designs", title_justify="left", collapse_padding=True, pad_edge=False)
+    table = _titled("designs")
     for heading in ("design", "dataflow", "units", "bits", "KB", "of buffers"):
         table.add_column(heading, justify="right" if heading in ("bits", "KB") else "left")
     for design in chosen:
         table.add_row(design.name, design.kind, ", ".join(f"{count:,} {unit}" for unit, count in design.units.items()),
                       str(design.bit_width or "mixed"), f"{sum(design.buffers.values()):,g}",
                       ", ".join(f"{name} {kb:,g}" for name, kb in design.buffers.items()))
-    print_fitted(table, sys.stdout, terminal_width())
+    _print(table)
 
 
 def print_outcomes(outcomes: list[Outcome]) -> None:
     for workload in dict.fromkeys(outcome.workload for outcome in outcomes):
-        rows = [outcome for outcome in outcomes if outcome.workload == workload]
-        print_fitted(_table(workload, rows), sys.stdout, terminal_width())
+        _print(_table(workload, [outcome for outcome in outcomes if outcome.workload == workload]))
 
 
 def _table(workload: str, rows: list[Outcome]) -> Table:
     kinds = kinds_of(rows)
-    table = Table(box=box.SIMPLE_HEAD, title=workload, title_justify="left", caption=CAPTION, caption_justify="left",
-                  collapse_padding=True, pad_edge=False)
+    table = _titled(workload, CAPTION)
     table.add_column("design", no_wrap=True)
     for heading in ("10^3 cycles", "of the first", "busiest %", "waits %", "MB of DRAM", *kinds, "mJ in all", "DRAM",
                     "SRAM", "units", "leaks"):
@@ -125,8 +129,7 @@ def print_gains(outcomes: list[Outcome]) -> None:
         return
     workloads = list(dict.fromkeys(workload for *_, by_workload in found for workload in by_workload))
     paper = reported()
-    table = Table(box=box.SIMPLE_HEAD, title=f"what {FIRST} gains", title_justify="left", collapse_padding=True,
-                  pad_edge=False)
+    table = _titled(f"what {FIRST} gains")
     table.add_column("over", no_wrap=True)
     for heading in (*workloads, "geometric mean", "mean", "paper's"):
         table.add_column(heading, justify="right")
@@ -139,7 +142,7 @@ def print_gains(outcomes: list[Outcome]) -> None:
             said = paper[measure].get(design) or (paper["original"].get(design) if measure == "speedup" else None)
             table.add_row(design, *cells, f"{np.exp(np.log(values).mean()):.2f}", f"{values.mean():.2f}",
                           "" if said is None else f"{said:g}")
-    print_fitted(table, sys.stdout, terminal_width())
+    _print(table)
 
 
 ENERGY_PARTS = {"DRAM": "dram", "SRAM": "sram", "units": "processing", "leakage": "leakage"}
@@ -209,42 +212,28 @@ def _draw_shares(axes: Any, shown: list[Outcome], parts: dict[str, list[float]],
 JSON, PICTURE, DEGREES = "accelerator.json", "accelerator.png", "degrees.png"
 
 
-@dataclass(frozen=True)
-class AcceleratorBenchmark:
-    """Runs every workload on every design, or on the first design at each value of the sweep.
+def outcomes_of(sources: tuple[str, ...], designs: tuple[Design, ...], sweep: Sweep | None, degrees: list[DegreeValues],
+                begin: Callable[[str], None]) -> Iterator[tuple[Outcome, float]]:
+    """Yield each outcome and the seconds that its model took; `begin` is told each step.
 
-    `degrees` is filled with an entry per trained model that was read.
+    Every workload runs on every design, or on the first design at each value of the sweep. `degrees` is filled with an
+    entry per trained model that was read.
     """
-
-    sources: tuple[str, ...]
-    designs: tuple[Design, ...]
-    sweep: Sweep | None = None
-    degrees: list[DegreeValues] = field(default_factory=list)
-
-    def outcomes(self, begin: Callable[[str], None]) -> Iterator[tuple[Outcome, float]]:
-        """Yield each outcome and the seconds that its model took; `begin` is told each step."""
-        for workload in read_workloads(self.sources, self.degrees):
-            for design, changes in self._points():
-                begin(f"models {workload.name} on {design.name}")
-                started = time.perf_counter()
-                yield simulate(design, workload, changes), time.perf_counter() - started
-
-    def _points(self) -> Iterator[tuple[Design, dict[str, Any]]]:
-        if self.sweep is None:
-            yield from ((design, {}) for design in self.designs)
-            return
-        for value in self.sweep.values:
-            yield self.designs[0], {self.sweep.path: value}
+    points: list[tuple[Design, dict[str, Any]]] = [(design, {}) for design in designs] if sweep is None else [
+        (designs[0], {sweep.path: value}) for value in sweep.values]
+    for workload in read_workloads(sources, degrees):
+        for design, changes in points:
+            begin(f"models {workload.name} on {design.name}")
+            started = time.perf_counter()
+            yield simulate(design, workload, changes), time.perf_counter() - started
 
 
-def record(outcome: Outcome, seconds: float) -> dict[str, Any]:
-    return {"workload": outcome.workload, "design": outcome.design, "changes": dict(outcome.changes),
-            "cycles": outcome.cycles, "energy_joules": {**asdict(outcome.energy), "total": outcome.energy.total},
-            "timing": asdict(outcome.timing), "model_seconds": seconds}
-
-
-def write_outcomes(folder: Path, machine: dict[str, Any], records: list[dict[str, Any]],
+def write_outcomes(folder: Path, machine: dict[str, Any], outcomes: list[tuple[Outcome, float]],
                    degrees: list[DegreeValues]) -> None:
+    """Write outcomes, with the seconds of their models, as JSON. Raises ConfigError where the file can't be written."""
+    records = [{"workload": outcome.workload, "design": outcome.design, "changes": dict(outcome.changes),
+                "cycles": outcome.cycles, "energy_joules": {**asdict(outcome.energy), "total": outcome.energy.total},
+                "timing": asdict(outcome.timing), "model_seconds": seconds} for outcome, seconds in outcomes]
     by_degree = {one.name: {"in_degree": one.in_degree.tolist(), "mean": one.mean.tolist()} for one in degrees}
     try:
         (folder / JSON).write_text(json.dumps({"machine": machine, "outcomes": records, "by_degree": by_degree},

@@ -23,8 +23,10 @@ from hpcgnn.cli.measurement import (
     parse_choices,
     parse_list,
     prepare_output,
+    say_results,
 )
 from hpcgnn.errors import ConfigError
+from hpcgnn.run.output import time_text
 
 PATH, FILE = GivenPath(), GivenPath(dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -243,6 +245,37 @@ def accelerator(shared: Shared, sources: tuple[str, ...], designs: str, sweep: s
     or one of them (GRAPH.npz:gcn). drawn:nell, drawn:reddit and drawn:products are random graphs with the sizes of
     these data sets. --out gets accelerator.json and accelerator.png.
     """
-    from hpcgnn.cli.accelerator import model_accelerators
+    if shared.repeat is not None:
+        raise click.UsageError("--repeat is not for this benchmark: a model has the same cycles every time")
+    shared.refuse_threads("the model runs on one")
+    # These import NumPy, which help need not wait for.
+    from hpcgnn.accelerators.design import read_design
+    from hpcgnn.bench.accelerator_workload import Sweep, draw_degrees
 
-    model_accelerators(shared, sources, tuple(dict.fromkeys(designs.split(","))), sweep)
+    chosen = tuple(read_design(name) for name in dict.fromkeys(designs.split(",")))
+    points = None if sweep is None else Sweep.parse(sweep)
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(environment.available_cores())))
+    from hpcgnn.bench import accelerator as modeled
+    from hpcgnn.bench.result import why_no_picture
+
+    prepare_output(shared.out)
+    machine = announce("accelerator", 1)
+    found, degrees = [], []
+    with shared.steps as steps:
+        steps.begin("reads graphs and models")
+        for outcome, seconds in modeled.outcomes_of(sources, chosen, points, degrees, steps.begin):
+            found.append((outcome, seconds))
+            steps.end(f"{outcome.workload}: {modeled.name_of(outcome)}", time_text(seconds))
+            steps.begin("goes on")
+            if shared.out is not None:
+                modeled.write_outcomes(shared.out, machine, found, degrees)
+    outcomes = [outcome for outcome, _ in found]
+    modeled.print_designs(chosen)
+    modeled.print_outcomes(outcomes)
+    modeled.print_gains(outcomes)
+    if shared.out is not None:
+        missing = why_no_picture(modeled.PICTURE)
+        if missing is None:
+            modeled.draw_outcomes(shared.out / modeled.PICTURE, outcomes)
+            draw_degrees(shared.out / modeled.DEGREES, degrees)
+        say_results(shared.out, missing)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -121,14 +121,21 @@ def _lines_of(cleaning: CleaningReport) -> list[str]:
     ]
 
 
+def number_table(headings: Iterable[str], title: str | None = None, caption: str | None = None,
+                 min_width: int | None = None) -> Table:
+    """An empty table of numbers, on the right of their columns."""
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD,
+                  collapse_padding=True, pad_edge=False, min_width=min_width)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def parts_table(info: GraphInfo) -> Table:
     """One row per part and one for their sum, with the largest imbalances."""
-    table = Table(title=f"{info.num_parts} parts by {_choices(info.provenance)}",
-                  caption="volume: rows sent in an exchange; imbalance: inner rows, and edges, over their mean",
-                  title_justify="left", caption_justify="left",
-                  box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for heading in ("part", *COLUMNS, "imbalance", "of edges"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = number_table(("part", *COLUMNS, "imbalance", "of edges"),
+                         f"{info.num_parts} parts by {_choices(info.provenance)}",
+                         "volume: rows sent in an exchange; imbalance: inner rows, and edges, over their mean")
     for row in info.statistics:
         table.add_row(str(row.part), *(f"{getattr(row, name):,}" for name in COLUMNS.values()), f"{row.imbalance:.3f}",
                       f"{edge_imbalance(row, info):.3f}")
@@ -212,9 +219,9 @@ def degree_line(info: GraphInfo) -> str:
 def importance_table(info: GraphInfo, level_bins: tuple[int, ...]) -> Table:
     """Boundary rows and rows sent between two percentiles of importance, and the bits that they get at base 1."""
     boundary, sent = _histograms(info)
-    table = _table("importance of boundary rows: the rank of their in-degree")
-    for heading in ("from", "to", "bits", "boundary rows", "share", "rows sent", "share "):
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = "importance of boundary rows: the rank of their in-degree"
+    table = number_table(("from", "to", "bits", "boundary rows", "share", "rows sent", "share "), title,
+                         min_width=len(title))
     edges = [0, *level_bins, IMPORTANCE_BINS]
     for first, last, bits in zip(edges, edges[1:], _level_widths(level_bins), strict=False):
         counts = boundary[first:last].sum(), sent[first:last].sum()
@@ -247,9 +254,8 @@ def pairs_table(info: GraphInfo, dim: int) -> Table:
     rows = np.array([row.sent_to for row in info.statistics])
     owner, user = np.nonzero(~np.eye(info.num_parts, dtype=bool))
     count = rows[owner, user]
-    table = _table(f"one exchange of {dim:,} columns by pair", "gradients cost the same on the way back")
-    for heading in ("owner", "user", "rows", *WIDTHS):
-        table.add_column(heading, justify="right", no_wrap=True)
+    title, caption = f"one exchange of {dim:,} columns by pair", "gradients cost the same on the way back"
+    table = number_table(("owner", "user", "rows", *WIDTHS), title, caption, max(len(title), len(caption)))
     shown = np.arange(len(count))
     if len(count) > MAX_PAIRS:
         for name, value in (("min", count.min()), ("median", int(np.median(count))), ("max", count.max())):
@@ -270,11 +276,6 @@ def row_bytes(bit_width: int, dim: int) -> int:
 
 def _costs(num_rows: int, dim: int) -> list[str]:
     return [f"{num_rows:,}", *(size_text(num_rows * row_bytes(width, dim)) for width in WIDTHS.values())]
-
-
-def _table(title: str, caption: str = "") -> Table:
-    return Table(min_width=max(len(title), len(caption)), title=title, caption=caption, title_justify="left",
-                 caption_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
 
 
 def _histograms(info: GraphInfo) -> tuple[np.ndarray, np.ndarray]:
@@ -330,7 +331,6 @@ def print_work(shards: Path, model: str) -> None:
 
 def work_table(work: np.ndarray, seconds: np.ndarray | None) -> Table:
     """A table of work and seconds by part, (num_parts,) each; its last row has the largest of each."""
-    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     columns = {"part": [str(part) for part in range(len(work))], "work share": [f"{share:.4f}" for share in work /
                max(work.sum(), 1.0)], "over mean": [f"{ratio:.3f}" for ratio in _over_mean(work)]}
     last = ["all", "", f"{_over_mean(work).max():.3f}"]
@@ -338,8 +338,7 @@ def work_table(work: np.ndarray, seconds: np.ndarray | None) -> Table:
         columns |= {"compute s": [f"{second:.4g}" for second in seconds],
                     "s over mean": [f"{ratio:.3f}" for ratio in _over_mean(seconds)]}
         last += ["", f"{_over_mean(seconds).max():.3f}"]
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = number_table(columns)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     table.add_section()

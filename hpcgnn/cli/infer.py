@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,62 +75,34 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, widths: tu
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.run.launch import run_parallel
 
-    request = Request(model, shards, out=out, repeat=repeat, **options)
-    run_parallel(lambda comm: infer_in_parallel(comm, request))
+    run_parallel(lambda comm: infer_in_parallel(comm, model, shards, out, repeat, options))
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of the command line, the same on all ranks."""
-
-    model: Path
-    shards: Path
-    bits: int | None
-    row_bits: int | None
-    repeat: int
-    timeout: float
-    other_graph: bool
-    clusters: int | None
-    batch_size: int | None
-    between_clusters: bool
-    aggregation: str | None
-    pack_features: bool
-    device: str
-    packages: Path | None
-    out: Path | None
-
-    @property
-    def cut(self):
-        """The ClusterCut of its batches; None for the whole graph."""
-        from hpcgnn.training.batch_graph import ClusterCut
-
-        return None if self.clusters is None else ClusterCut(
-            self.clusters, self.batch_size or CLUSTERS_A_BATCH, self.between_clusters)
-
-
-def infer_in_parallel(comm, request: Request) -> None:
+def infer_in_parallel(comm, model: Path, shards: Path, out: Path | None, repeat: int, options: dict[str, Any]) -> None:
     """Collective: open the model, run and time it, write its predictions; rank 0 prints scores, bytes and times."""
     from hpcgnn.run.launch import choose_device, together, watch, watch_closely
     from hpcgnn.training.alike import check_same
     from hpcgnn.training.session import read_shared_info
 
-    out, repeat = request.out, request.repeat
-    watch(comm, request.timeout)
-    info = read_shared_info(comm, request.shards)
-    check_same(comm, {name: value for name, value in vars(request).items() if name not in ("model", "shards")})
+    watch(comm, options["timeout"])
+    info = read_shared_info(comm, shards)
+    check_same(comm, {**options, "out": out, "repeat": repeat})
     # These import torch, which takes seconds, so checks without torch come before.
     from hpcgnn.lowbit.inference.model_source import open_model
     from hpcgnn.lowbit.inference.predictions import write_predictions
     from hpcgnn.lowbit.inference.run import IntegerRun, peak_bytes, timed
     from hpcgnn.results.answer_file import check_writable
+    from hpcgnn.training.batch_graph import ClusterCut
 
+    cut = None if options["clusters"] is None else ClusterCut(
+        options["clusters"], options["batch_size"] or CLUSTERS_A_BATCH, options["between_clusters"])
     together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
-    device = None if request.device == "cpu" else choose_device(comm, request.device)
-    opened = open_model(comm, request.model, request.shards, info, request.bits, request.row_bits, request.other_graph,
-                        repeat, request.device, request.cut)
-    run = IntegerRun.open(comm, opened.model, opened.stored, info, request.pack_features, device)
-    watch_closely(comm, request.timeout)
-    batched = None if request.cut is None else run_in_batches(run, request.cut, request.aggregation or "auto")
+    device = None if options["device"] == "cpu" else choose_device(comm, options["device"])
+    opened = open_model(comm, model, shards, info, options["bits"], options["row_bits"], options["other_graph"], repeat,
+                        options["device"], cut)
+    run = IntegerRun.open(comm, opened.model, opened.stored, info, options["pack_features"], device)
+    watch_closely(comm, options["timeout"])
+    batched = None if cut is None else run_in_batches(run, cut, options["aggregation"] or "auto")
     (logits, embeddings), seconds = timed(comm, (batched or run).forward, repeat)
     scores = run.scores(logits, opened.score)
     sent = [comm.allreduce(num_bytes) // repeat for num_bytes in (run.exchange.sent_bytes, run.exchange.float_bytes)]
@@ -153,8 +124,8 @@ def infer_in_parallel(comm, request: Request) -> None:
         click.echo(f"peak memory: {size_text(peak)}, of the largest rank")
         if out is not None:
             click.echo(f"predictions: {out}")
-    if request.packages is not None:
-        store_packages(run, request.packages)
+    if options["packages"] is not None:
+        store_packages(run, options["packages"])
 
 
 def store_packages(run, folder: Path) -> None:

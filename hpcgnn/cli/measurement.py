@@ -154,7 +154,10 @@ def prepare_output(out: Path | None) -> None:
 
 
 def open_place(kind: str, shared: Shared, threads: int, repeat: int = 7) -> tuple[dict[str, Any], Any]:
-    """Restart with `threads` threads, check the device and the folder, and return the machine and the Place."""
+    """Restart with `threads` threads, check the device and the folder, and return the machine and the Place.
+
+    On the host each contestant is timed `repeat` times.
+    """
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
     if shared.device == "cuda":
         from hpcgnn.bench.device import check_device
@@ -162,21 +165,15 @@ def open_place(kind: str, shared: Shared, threads: int, repeat: int = 7) -> tupl
         check_device()
     prepare_output(shared.out)
     machine = announce(kind, threads)
-    place = place_of(shared, repeat)
-    return {**machine, **place.describe()}, place
-
-
-def place_of(shared: Shared, repeat: int) -> Any:
-    """The Place of the benchmark; on the host each contestant is timed `repeat` times."""
+    # These import torch, which takes seconds.
+    from hpcgnn.bench.device import DevicePlace
+    from hpcgnn.bench.place import Place
     from hpcgnn.bench.timing import Effort
 
     if shared.device == "cpu":
-        from hpcgnn.bench.place import Place
-
-        return Place(Effort(shared.repeat or repeat), begin=shared.steps.begin)
-    from hpcgnn.bench.device import DevicePlace
-
-    return DevicePlace(Effort(shared.repeat or DEVICE_REPEAT, DEVICE_SECONDS), begin=shared.steps.begin)
+        return machine, Place(Effort(shared.repeat or repeat), begin=shared.steps.begin)
+    place = DevicePlace(Effort(shared.repeat or DEVICE_REPEAT, DEVICE_SECONDS), begin=shared.steps.begin)
+    return {**machine, **place.describe()}, place
 
 
 def announce(kind: str, threads: int) -> dict[str, Any]:

@@ -123,7 +123,8 @@ def command(source: str, out: Path, **flags: Any) -> None:
     from hpcgnn.shards.folder import ALONE, shards_in
 
     start = time.perf_counter()
-    if has_ranks():
+    size = launched_size()[1]
+    if size.isdecimal() and int(size) > 1:      # a launcher has started ranks; MPI is not touched otherwise
         from hpcgnn.library.preprocess import Ranks
         from hpcgnn.run.launch import run_parallel
 
@@ -137,12 +138,6 @@ def command(source: str, out: Path, **flags: Any) -> None:
         click.echo(wrapped(f"cleaning: dubious: {text}"))
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
     click.echo(f"{out}: {size_text(num_bytes)} in {info.num_parts + 1} files, {time_text(time.perf_counter() - start)}")
-
-
-def has_ranks() -> bool:
-    """Whether a launcher has started several ranks; MPI is not touched otherwise."""
-    size = launched_size()[1]
-    return size.isdecimal() and int(size) > 1
 
 
 def preprocess(source: str, out: Path, flags: dict[str, Any], crew: Crew) -> GraphInfo:
