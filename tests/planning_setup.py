@@ -10,6 +10,8 @@ from hpcgnn.planning.graphs import PlannedGraph, graph_of_shards
 from hpcgnn.planning.loads import Pairs, PartLoads, count_loads
 from hpcgnn.planning.messages import Messages, messages_of, read_method
 from hpcgnn.planning.model import ModelSize
+from hpcgnn.planning.planner import Choices, make_plan
+from hpcgnn.planning.predictions import Prediction
 
 NETWORK = Network(4, 1e-6, 10e9, 5e-6, 4e9, 8e9)
 # A cluster file in which everything is there.
@@ -54,3 +56,12 @@ def counted(shards, num_layers: int, computes_all: bool = False) -> tuple[Planne
     of_loss = np.ones(graph.dataset.num_nodes, bool) if computes_all else graph.dataset.train_mask
     return graph, count_loads(graph.dataset.indptr, graph.dataset.indices, of_loss, graph.owner, graph.own_parts,
                               num_layers)
+
+
+def planned(shards, settings: dict, method: str = "vanilla") -> Prediction:
+    """The prediction of a training with these settings on the parts of its shards."""
+    by_name = {name: settings[name] for name in ("model", "layers", "hidden", "precision", "norm", "dropout")
+               if name in settings}
+    others = {name: value for name, value in settings.items() if name not in by_name}
+    found, = make_plan(str(shards), None, Choices(None, (method,), settings=others, **by_name)).predictions
+    return found

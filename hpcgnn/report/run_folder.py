@@ -106,30 +106,14 @@ def _parse_record(path: Path, number: int, line: str) -> tuple[dict[str, Any], b
     if "epoch" not in record or "loss" not in record:
         raise _damaged_line(path, number, "expected an object with epoch and loss")
     for key, value in record.items():
-        is_valid, expected = _expectation(key)
-        if not is_valid(value):
+        is_valid, expected = _is_valid(key, value)
+        if not is_valid:
             raise _damaged_line(path, number, f"{key} is {reprlib.repr(value)}, expected {expected}")
     return record, is_sealed
 
 
 def _damaged_line(path: Path, number: int, reason: str) -> ConfigError:
     return ConfigError(f"{path}, line {number} is damaged: {reason}; remove that line, or train again")
-
-
-def _expectation(key: str) -> tuple[Callable[[Any], bool], str]:
-    if key in ("seed", "epoch"):
-        return _is_whole, "a whole number"
-    if key == "mode":
-        return (lambda value: value is None or value in MODES), " or ".join(MODES)
-    if key == "width_histogram":
-        return _is_histogram, "numbers of rows by bit-width"
-    if key == "by_rank":
-        return _are_lists_by_rank, "lists of numbers, one per rank"
-    if key == "sent_bytes_by_pair":
-        return _is_square, "a square table of numbers"
-    is_measure = (key in ("loss", "ldr", "mean_bits", "base_bits", "staleness")
-                  or key.endswith(("_seconds", "_score")) or key.startswith("sent_bytes"))
-    return (_is_measured if is_measure else lambda value: True), "a number"
 
 
 def _is_whole(value: Any) -> bool:
@@ -140,17 +124,13 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _is_measured(value: Any) -> bool:
-    return value is None or _is_number(value)
-
-
 def _is_histogram(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and all(
-        width.isdecimal() and int(width) > 0 and _is_number(count) and count >= 0 for width, count in value.items()))
+    return isinstance(value, dict) and all(
+        width.isdecimal() and int(width) > 0 and _is_number(count) and count >= 0 for width, count in value.items())
 
 
 def _are_lists_by_rank(value: Any) -> bool:
-    if value is None or value == {}:
+    if value == {}:
         return True
     lists = list(value.values()) if isinstance(value, dict) else [None]
     return set(BY_RANK) <= set(value) and all(
@@ -158,8 +138,25 @@ def _are_lists_by_rank(value: Any) -> bool:
 
 
 def _is_square(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(
-        isinstance(row, list) and len(row) == len(value) and all(map(_is_number, row)) for row in value))
+    return isinstance(value, list) and all(
+        isinstance(row, list) and len(row) == len(value) and all(map(_is_number, row)) for row in value)
+
+
+# Of a field of a line: whether a value is valid, and what is expected. Fields but seed and epoch may be null.
+EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "seed": (_is_whole, "a whole number"), "epoch": (_is_whole, "a whole number"),
+    "mode": (lambda value: value in MODES, " or ".join(MODES)),
+    "width_histogram": (_is_histogram, "numbers of rows by bit-width"),
+    "by_rank": (_are_lists_by_rank, "lists of numbers, one per rank"),
+    "sent_bytes_by_pair": (_is_square, "a square table of numbers"),
+    **dict.fromkeys(("loss", "ldr", "mean_bits", "base_bits", "staleness"), (_is_number, "a number"))}
+
+
+def _is_valid(key: str, value: Any) -> tuple[bool, str]:
+    is_valid, expected = EXPECTED.get(key, (
+        _is_number if key.endswith(("_seconds", "_score")) or key.startswith("sent_bytes") else lambda value: True,
+        "a number"))
+    return is_valid(value) or (value is None and key not in ("seed", "epoch")), expected
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from hpcgnn.__main__ import main
 from hpcgnn.accelerators.energy import Energy
 from hpcgnn.accelerators.simulate import Outcome
 from hpcgnn.bench.accelerator import gains, reported
@@ -55,18 +54,10 @@ def write_graph(folder):
     return path
 
 
-def run_here(monkeypatch, capsys, *arguments):
-    """Exit status and what the command printed, in this process."""
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "accelerator", *map(str, arguments)])
-    return stop.value.code, capsys.readouterr()
-
-
-def test_the_command_leaves_tables_numbers_and_a_picture(tmp_path, monkeypatch, capsys):
-    status, printed = run_here(monkeypatch, capsys, f"{write_graph(tmp_path)}:gcn", "--designs", "mega,grow", "--out",
-                               tmp_path / "out")
-    assert not status, printed.err
+def test_the_command_leaves_tables_numbers_and_a_picture(bench, tmp_path):
+    status, printed, complaints = bench("accelerator", f"{write_graph(tmp_path)}:gcn", "--designs", "mega,grow",
+                                        "--out", tmp_path / "out")
+    assert not status, complaints
     content = json.loads((tmp_path / "out/accelerator.json").read_text())
     mega, grow = content["outcomes"]
     assert (mega["design"], grow["design"], mega["workload"]) == ("mega", "grow", "drawn gcn")
@@ -79,22 +70,22 @@ def test_the_command_leaves_tables_numbers_and_a_picture(tmp_path, monkeypatch, 
         parts = outcome["energy_joules"]
         assert parts["total"] == pytest.approx(parts["dram"] + parts["sram"] + parts["processing"] + parts["leakage"])
     gain = grow["cycles"] / mega["cycles"]
-    assert "1,024 bse" in printed.out and "combination 96" in printed.out
-    assert "what mega gains" in printed.out and f"{gain:.2f}" in printed.out
-    lines = [line for line in printed.out.splitlines() if not line.startswith("results: ")]      # a path has any length
-    assert max(map(len, lines)) <= 80 and "MB of" in printed.out      # no terminal
+    assert "1,024 bse" in printed and "combination 96" in printed
+    assert "what mega gains" in printed and f"{gain:.2f}" in printed
+    lines = [line for line in printed.splitlines() if not line.startswith("results: ")]      # a path has any length
+    assert max(map(len, lines)) <= 80 and "MB of" in printed      # no terminal
     assert (tmp_path / "out/accelerator.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_sweep_runs_the_first_design_at_every_value(tmp_path, monkeypatch, capsys):
-    status, printed = run_here(monkeypatch, capsys, f"{write_graph(tmp_path)}:gcn", "--designs", "mega",
-                               "--sweep", "workload.bit_width=1,2,4", "--out", tmp_path / "out")
-    assert not status, printed.err
+def test_a_sweep_runs_the_first_design_at_every_value(bench, tmp_path):
+    status, printed, complaints = bench("accelerator", f"{write_graph(tmp_path)}:gcn", "--designs", "mega", "--sweep",
+                                        "workload.bit_width=1,2,4", "--out", tmp_path / "out")
+    assert not status, complaints
     outcomes = json.loads((tmp_path / "out/accelerator.json").read_text())["outcomes"]
     assert [one["changes"] for one in outcomes] == [{"workload.bit_width": bits} for bits in (1, 2, 4)]
     cycles = [one["cycles"] for one in outcomes]
     assert cycles == sorted(cycles) and cycles[0] < cycles[-1]
-    assert "what mega gains" not in printed.out
+    assert "what mega gains" not in printed
 
 
 @pytest.mark.parametrize("arguments, complaint", [
@@ -103,19 +94,18 @@ def test_a_sweep_runs_the_first_design_at_every_value(tmp_path, monkeypatch, cap
     (["--repeat", "3"], "--repeat is not for this benchmark: a model has the same cycles every time"),
     (["--threads", "2"], "--threads is not for this benchmark: the model runs on one"),
 ])
-def test_what_can_not_be_modeled_is_refused_before_a_graph_is_read(arguments, complaint, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "accelerator", "none.npz", *arguments])
-    assert stop.value.code != 0 and complaint in capsys.readouterr().err.replace("\n", " ")
+def test_what_can_not_be_modeled_is_refused_before_a_graph_is_read(bench, arguments, complaint):
+    status, _, said = bench("accelerator", "none.npz", *arguments)
+    assert status and complaint in said.replace("\n", " ")
 
 
 @pytest.mark.parametrize("sweep, complaint", [
     ("buffers.inputs=1", "mega has no buffers.inputs; it has"),
     ("workload.bit_width=wide", "workload.bit_width is 'wide'; expected 1 to 32"),
 ])
-def test_a_value_that_can_not_be_ends_a_sweep_with_a_sentence(tmp_path, monkeypatch, capsys, sweep, complaint):
-    status, printed = run_here(monkeypatch, capsys, f"{write_graph(tmp_path)}:gcn", "--sweep", sweep)
-    assert status and complaint in printed.err.replace("\n", " ") and "Traceback" not in printed.err
+def test_a_value_that_can_not_be_ends_a_sweep_with_a_sentence(bench, tmp_path, sweep, complaint):
+    status, _, said = bench("accelerator", f"{write_graph(tmp_path)}:gcn", "--sweep", sweep)
+    assert status and complaint in said.replace("\n", " ") and "Traceback" not in said
 
 
 def test_gains_are_by_workload_and_of_designs_as_they_are():

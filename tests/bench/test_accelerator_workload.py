@@ -1,4 +1,4 @@
-"""Workloads of bench accelerator: counts are those of the codes that a model reads, and arcs those of the model."""
+"""Workloads of bench accelerator: counts are of the codes that a model reads, arcs and means are the model's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import scipy.sparse
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
 from hpcgnn.bench import accelerator_workload as built
 from hpcgnn.bench.float_networks import FloatBatches, integer_model, random_stack
+from hpcgnn.bench.inference_host import bit_rows
 from hpcgnn.bench.inference_work import BatchedGraph
 from hpcgnn.data.options import SourceOptions
 from hpcgnn.data.source import load_source
@@ -120,3 +121,28 @@ def test_what_can_not_be_made_a_workload_is_refused():
         Product("layer 1", rows, 4, 5)
     with pytest.raises(ConfigError, match="expected products, each with a row per node"):
         Workload("drawn", np.zeros(3, np.int64), np.empty(0, np.int32), (Product("layer 1", rows, 4, 4),))
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gin", "sage"])
+def test_values_are_averaged_by_in_degree(kind, tmp_path):
+    dataset = load_source("synthetic:nodes=40,mean_degree=4,features=6,classes=3,seed=5", SourceOptions())
+    work, model = BatchedGraph.whole(dataset), model_of(dataset, kind)
+    convolution, coded = model.convolutions[0], bit_rows(work, model).coded()
+    rows = coded.codes.astype(float) * coded.step[:, None]
+    mapped = rows @ (convolution.neighbor.codes.astype(float) * convolution.neighbor.scale.step[:, None]).T
+    degree, by_degree = work.in_degree, {}
+    for node in range(40):
+        sources = work.part.indices[work.part.indptr[node]:work.part.indptr[node + 1]]
+        if kind == "gcn":
+            total = sum(mapped[one] / np.sqrt((degree[node] + 1) * (degree[one] + 1)) for one in [*sources, node])
+        else:
+            total = sum((mapped[one] for one in sources), np.zeros(mapped.shape[1]))
+            total = total / max(len(sources), 1) if kind == "sage" else total + (1 + convolution.epsilon) * mapped[node]
+        by_degree.setdefault(int(degree[node]), []).append(np.abs(total).mean())
+    found = built.values_by_degree("drawn", work, model)
+    assert found.in_degree.tolist() == sorted(by_degree)
+    np.testing.assert_allclose(found.mean, [np.mean(by_degree[one]) for one in sorted(by_degree)], rtol=1e-4)
+    built.draw_degrees(tmp_path / "degrees.png", [found])
+    assert (tmp_path / "degrees.png").read_bytes().startswith(b"\x89PNG")
+    built.draw_degrees(tmp_path / "none.png", [])
+    assert not (tmp_path / "none.png").exists()

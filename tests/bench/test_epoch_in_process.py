@@ -12,7 +12,6 @@ from cuda.conftest import need_compiler
 from cuda.separate_memory import CapturingBackend, separate_memory
 from mpi4py import MPI
 
-from hpcgnn.__main__ import main
 from hpcgnn.bench import epoch_in_process, epoch_phases
 from hpcgnn.bench.epoch import Trained
 from hpcgnn.bench.epoch_in_process import ALIKE, InProcessEpochs, unlike
@@ -20,7 +19,6 @@ from hpcgnn.bench.epoch_phases import PROFILED, Phase, PhaseClock, profile_recor
 from hpcgnn.bench.graphs import draw_training_graph, drawn_size
 from hpcgnn.bench.peers import pyg_in_process
 from hpcgnn.bench.timing import OURS
-from hpcgnn.cli import bench
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import Making, write_shards
@@ -202,23 +200,20 @@ def test_a_graph_that_can_not_be_drawn_is_refused(source):
     ((TINY, "--precision", "fp16"), "fp32, tf32, bf16"),
     ((TINY, "--peer", "dgl"), "--peer has 'dgl'; expected a list of pyg, pyg-in-process, pyg-compiled"),
     (("a.npz", "--peer", "pyg-compiled,dgl"), "--peer has 'dgl'; expected a list of pyg, pyg-in-process, pyg-comp")])
-def test_options_that_one_process_can_not_take_are_refused(arguments, sentence, capsys):
-    with pytest.raises(SystemExit):
-        main(["bench", "epoch", *arguments])
-    assert sentence in capsys.readouterr().err
+def test_options_that_one_process_can_not_take_are_refused(bench, arguments, sentence):
+    status, _, complaints = bench("epoch", *arguments)
+    assert status and sentence in complaints
 
 
 @pytest.mark.parametrize("arguments, form", [
     (("a.npz", "--peer", "pyg-in-process"), (True, False)), (("a.npz", "--peer", "pyg-compiled"), (True, True)),
     ((TINY,), (False, False)), ((TINY, "--peer", "pyg, pyg-compiled"), (True, True)),
     (("a.npz", "--device", "cuda", "--peer", "pyg"), (True, False))])
-def test_the_names_of_peers_say_which_forms_train_in_one_process(arguments, form, monkeypatch):
+def test_the_names_of_peers_say_which_forms_train_in_one_process(bench, arguments, form, monkeypatch):
     made = []
     monkeypatch.setattr(epoch_in_process, "InProcessEpochs", lambda *fields: made.append(fields) or SimpleNamespace(
         failures=[]))
     for name in ("open_place", "finish"):
-        monkeypatch.setattr(bench, name, lambda *given: ({}, None))
+        monkeypatch.setattr(f"hpcgnn.cli.bench.{name}", lambda *given: ({}, None))
     monkeypatch.setattr("hpcgnn.run.launch.run_parallel", lambda step: step(None))
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "epoch", *arguments])
-    assert ended.value.code == 0 and [fields[5:7] for fields in made] == [form]
+    assert bench("epoch", *arguments)[0] == 0 and [fields[5:7] for fields in made] == [form]

@@ -12,7 +12,6 @@ import torch
 from inference_setup import float_oracle, some_work, trained_file, write_archive
 from integer_models import some_model
 
-from hpcgnn.__main__ import main
 from hpcgnn.bench.float_networks import FloatBatches, float_stack, integer_model, random_stack
 from hpcgnn.bench.inference import HIDDEN, LAYERS
 from hpcgnn.bench.peers.torch_batches import TorchBatches
@@ -92,47 +91,39 @@ def archive(tmp_path):
     return write_archive(tmp_path / "made.npz")
 
 
-def run(arguments, monkeypatch):
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)    # this process is small enough
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "inference", *map(str, arguments)])
-    return stop.value.code
+@pytest.fixture
+def measured(bench, tmp_path):
+    """measured(*words): the measurements of the command, and what it prints."""
+    def run(*words):
+        status, printed, complaints = bench("inference", *words, "--out", tmp_path / "out")
+        assert not status, complaints
+        return json.loads((tmp_path / "out/bench.json").read_text())["measurements"], printed
+
+    return run
 
 
-def test_the_command_measures_every_model_and_width(archive, tmp_path, capsys, monkeypatch):
-    code = run([archive, "--bits", "2,8", "--clusters", "33", "--repeat", "3", "--out", tmp_path / "out"],
-               monkeypatch)
-    printed = capsys.readouterr()
-    assert not code, printed.err
-    rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
+def test_the_command_measures_every_model_and_width(measured, archive):
+    rows, printed = measured(archive, "--bits", "2,8", "--clusters", "33", "--repeat", "3")
     for row, (kind, bits) in zip(rows, itertools.product(KINDS, (2, 8)), strict=True):
         assert f"{kind} {LAYERS} x" in row["case"] and row["case"].endswith(f"{bits} bits")
         assert set(row["seconds"]) == {"hpcgnn", "tiles", "gather", "hpcgnn fp32", "hpcgnn bf16"}
         assert 0 <= row["zero_tile_share"] <= 1 and 0 <= row["tile_choice_share"] <= 1
         assert row["packed_bytes"] > 0 and row["auto_over_better"] > 0
-    assert "% of the tiles are zero and skipped" in printed.out
+    assert "% of the tiles are zero and skipped" in printed
 
 
-def test_a_whole_graph_is_measured_too(archive, tmp_path, capsys, monkeypatch):
-    code = run([archive, "--bits", "2,4", "--clusters", "0", "--repeat", "3", "--peer", "torch", "--out",
-                tmp_path / "out"], monkeypatch)
-    printed = capsys.readouterr()
-    assert not code, printed.err
-    rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
+def test_a_whole_graph_is_measured_too(measured, archive):
+    rows, printed = measured(archive, "--bits", "2,4", "--clusters", "0", "--repeat", "3", "--peer", "torch")
     for row, (kind, bits) in zip(rows, itertools.product(KINDS, (2, 4)), strict=True):
         assert row["case"] == f"made, {kind} {LAYERS} x {HIDDEN[kind]}, whole, {bits} bits"
         assert set(row["seconds"]) == {"hpcgnn", "hpcgnn fp32", "hpcgnn bf16", "torch fp32", "torch int8"}
         assert 0 < row["row_bytes"] < row["bf16_row_bytes"]
-    assert "tiles" not in printed.out and "times as long; features and rows take" in printed.out
+    assert "tiles" not in printed and "times as long; features and rows take" in printed
 
 
-def test_models_from_files_answer_for_the_graph_that_they_were_made_on(archive, tmp_path, capsys, monkeypatch):
+def test_models_from_files_answer_for_the_graph_that_they_were_made_on(measured, archive, tmp_path):
     files = [trained_file(tmp_path / f"{kind}-4.h5", kind) for kind in KINDS]
-    code = run([archive, *files, "--clusters", "33", "--repeat", "3", "--peer", "torch", "--out", tmp_path / "out"],
-               monkeypatch)
-    printed = capsys.readouterr()
-    assert not code, printed.err
-    rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
+    rows, _ = measured(archive, *files, "--clusters", "33", "--repeat", "3", "--peer", "torch")
     assert [row["case"].rsplit(", ")[-1] for row in rows] == [f"{kind}-4" for kind in KINDS]
     for row in rows:
         assert set(row["seconds"]) == {"hpcgnn", "tiles", "gather", "hpcgnn fp32", "hpcgnn bf16", "torch fp32",
@@ -145,9 +136,9 @@ def test_models_from_files_answer_for_the_graph_that_they_were_made_on(archive, 
     (lambda path: trained_file(path, "gcn", name="other"), "made on other of 120 nodes"),
     (lambda path: gat_file(path), "is a model of gat; expected one of gcn, gin, sage"),
 ])
-def test_models_of_no_archive_or_kind_are_refused(archive, tmp_path, make, words, capsys, monkeypatch):
-    code = run([archive, make(tmp_path / "m.h5"), "--clusters", "33", "--repeat", "3"], monkeypatch)
-    assert code and words in capsys.readouterr().err
+def test_models_of_no_archive_or_kind_are_refused(bench, archive, tmp_path, make, words):
+    code, _, complaints = bench("inference", archive, make(tmp_path / "m.h5"), "--clusters", "33", "--repeat", "3")
+    assert code and words in complaints
 
 
 def gat_file(path):
@@ -160,6 +151,6 @@ def gat_file(path):
     (["--bits", "9"], "expected 2 to 8"),
     (["--model", "gat"], "expected a list of gcn, gin, sage"),
 ])
-def test_what_can_not_be_measured_is_refused(archive, flags, words, capsys, monkeypatch):
-    assert run([archive, *flags], monkeypatch) == 2
-    assert words in capsys.readouterr().err
+def test_what_can_not_be_measured_is_refused(bench, archive, flags, words):
+    code, _, complaints = bench("inference", archive, *flags)
+    assert code == 2 and words in complaints

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from covering import long_but
 
-from hpcgnn.__main__ import main
 from hpcgnn.bench.ranks import RanksBenchmark, SimulatedRank, peak_bytes
 from hpcgnn.exchange.plan import ring_rounds
 
@@ -90,11 +89,9 @@ def test_each_work_is_measured_for_every_number_of_ranks_and_neighbors():
     assert posted == {(neighbors, 2 * neighbors) for neighbors in (2, 3, 50)}
 
 
-def test_the_command_prints_a_table_and_writes_its_figures(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "--repeat", "1", "--out", str(tmp_path), "ranks", "--ranks", "70", "--neighbors", "2"])
-    assert not stop.value.code
-    assert "2 neighbors of 70 ranks" in capsys.readouterr().out
+def test_the_command_prints_a_table_and_writes_its_figures(bench, tmp_path):
+    status, printed, _ = bench("--repeat", 1, "--out", tmp_path, "ranks", "--ranks", 70, "--neighbors", 2)
+    assert status == 0 and "2 neighbors of 70 ranks" in printed
     content = json.loads((tmp_path / "bench.json").read_text())
     assert content["kind"] == "ranks" and len(content["measurements"]) == len(NAMES)
 
@@ -103,8 +100,5 @@ def test_the_command_prints_a_table_and_writes_its_figures(tmp_path, capsys):
     (["--ranks", "1"], "--ranks is '1' and --neighbors '10,100,1000'; expected numbers from 2 and from 1 on"),
     (["--neighbors", "few"], "--neighbors is 'few'; expected positive numbers with commas between them"),
     (["--threads", "2"], "--threads is not for this benchmark: a rank's own work has one")])
-def test_nonsense_is_refused(capsys, words, sentence):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "ranks", *words])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == f"hpcgnn: {sentence}\n"
+def test_nonsense_is_refused(bench, words, sentence):
+    assert bench("ranks", *words) == (2, "", f"hpcgnn: {sentence}\n")

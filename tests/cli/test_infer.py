@@ -37,18 +37,16 @@ def answers(path):
     return on_rank_zero(MPI.COMM_WORLD, lambda: read_predictions(path))
 
 
-def expected_answers(path, folder):
-    """What one rank says, computed by every rank for itself."""
+def alone(path, folder):
+    """The run of a model on one rank, opened by every rank for itself."""
     from hpcgnn.lowbit.inference.input_rows import StoredPart
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info
 
     dataset, comm = easy_graph(), MPI.COMM_WORLD
-    alone = on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, 1), 1, folder))
-    model = read_model(path)[0]
-    info = read_graph_info(alone)
-    run = IntegerRun.open(MPI.COMM_SELF, model, StoredPart.read(MPI.COMM_SELF, alone, info), info)
-    return run.part.inner_id, *run.forward()
+    shards = on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, 1), 1, folder))
+    model, info = read_model(path)[0], read_graph_info(shards)
+    return IntegerRun.open(MPI.COMM_SELF, model, StoredPart.read(MPI.COMM_SELF, shards, info), info)
 
 
 @pytest.mark.parallel([1, 2, 3, 4])
@@ -57,7 +55,8 @@ def test_answers_have_the_bits_of_one_rank(hpcgnn, shards, shared_path, kind):
     path, out = model_file(shared_path / "m.h5", kind), shared_path / "p.h5"
     status, printed, complaints = hpcgnn("infer", path, shards, "--repeat", 1, "--out", out)
     assert (status, complaints) == (0, "")
-    node_id, logits, embeddings = expected_answers(path, shared_path / "alone")
+    run = alone(path, shared_path / "alone")
+    node_id, (logits, embeddings) = run.part.inner_id, run.forward()
     found = answers(out)
     assert found.logits[node_id].tobytes() == logits.tobytes()
     assert found.embeddings[node_id].tobytes() == embeddings.tobytes()
@@ -233,3 +232,44 @@ def test_codes_that_layers_read_are_stored_as_packages(hpcgnn, shards, shared_pa
                            scale.max_code[entry][:, None])
         np.testing.assert_array_equal(packed.codes(), np.copysign(exact, dataset.features[node_id]))
     np.testing.assert_array_equal(np.sort(np.concatenate(ids)), np.arange(dataset.num_nodes))
+
+
+@pytest.mark.parallel([1, 2, 4])
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+def test_batched_answers_are_the_same_on_any_number_of_ranks(hpcgnn, shards, shared_path, kind):
+    model, found = model_file(shared_path / "m.h5", kind), []
+    for way in ("tiles", "gather", "auto"):
+        code, out, err = hpcgnn("infer", model, shards, "--clusters", 40, "--set", "batch_size=2", "--set",
+                               f"aggregation={way}", "--repeat", 2, "--out", shared_path / f"{way}.h5")
+        assert code == 0, err
+        assert "batches: 20 with" in out and f"of {easy_graph().num_edges:,} edges" in out
+        assert "as codes of " in out and "between layers" not in out      # what batches have there is not counted
+        assert ("tiles took 40 of 40 sums" in out) == (way == "tiles")
+        found.append(answers(shared_path / f"{way}.h5"))
+    assert all(one.logits.tobytes() == found[0].logits.tobytes() for one in found)
+    assert found[0].logits.tobytes() == alone_in_batches(model, shared_path / "alone").tobytes()
+
+
+def alone_in_batches(path, folder):
+    """Logits of one rank, computed by every rank for itself."""
+    from hpcgnn.lowbit.inference.dealt import DealtBatches, DealtRun
+
+    run = alone(path, folder)
+    codes = run.rows.coded(run.model.convolutions[0].rows, run.in_degree).coded().codes
+    dealt = DealtBatches.deal(MPI.COMM_SELF, run.part, 40, 2)
+    logits, _ = DealtRun(dealt, run.model, codes, run.in_degree, "gather").forward()
+    out = logits.copy()
+    out[run.part.inner_id] = logits
+    return out
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("flags, words", [(["--clusters", 0], "0 is not in the range"),
+                                          (["--clusters", 4, "--set", "aggregation=dense"], "'dense' is not one of"),
+                                          (["--set", "batch_size=4"], "add --clusters"),
+                                          (["--clusters", 4, "--packages", "p"], "leave --clusters out"),
+                                          (["--clusters", 4, "--set", "pack_features=true"], "leave --clusters out"),
+                                          (["--set", "aggregation=tiles"], "add --clusters")])
+def test_batches_that_can_not_be_are_refused(hpcgnn, flags, words):
+    code, _, err = hpcgnn("infer", "model.h5", "shards", *flags)
+    assert code == 2 and words in err

@@ -31,14 +31,22 @@ def cluster(tmp_path):
     return path
 
 
-def test_a_plan_says_memory_bytes_seconds_and_what_to_choose(hpcgnn, cluster, tmp_path):
-    status, printed, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "4,2", "--method",
-                                         "vanilla,uniform:8", "--hidden", 16, "--out", tmp_path / "plan")
-    assert (status, complaints) == (0, "")
+@pytest.fixture
+def plan(hpcgnn, tmp_path):
+    """plan(words): the record of a plan, and what is printed, without its line breaks."""
+    def run(*words):
+        status, printed, complaints = hpcgnn("plan", SOURCE, *words, "--out", tmp_path / "plan")
+        assert (status, complaints) == (0, "") and (tmp_path / "plan/table.txt").read_text() in printed
+        return json.loads((tmp_path / "plan/plan.json").read_text()), " ".join(printed.split())
+
+    return run
+
+
+def test_a_plan_says_memory_bytes_seconds_and_what_to_choose(plan, cluster):
+    record, printed = plan("--cluster", cluster, "--parts", "4,2", "--method", "vanilla,uniform:8", "--hidden", 16)
     for title in ("memory of the fullest rank", "bytes of an epoch", "pairs of ranks", "seconds of an epoch, by stage",
                   "recommended: ", "processor A 1000", "time and memory of preprocess are not predicted"):
         assert title in printed
-    record = json.loads((tmp_path / "plan/plan.json").read_text())
     runs = [(one["ranks"], one["method"]) for one in record["predictions"]]
     assert runs == [(2, "vanilla"), (2, "uniform:8"), (4, "vanilla"), (4, "uniform:8")]
     assert {"ranks": record["recommended"]["ranks"], "method": record["recommended"]["method"]} in [
@@ -51,47 +59,38 @@ def test_a_plan_says_memory_bytes_seconds_and_what_to_choose(hpcgnn, cluster, tm
         assert sum(one["memory_of_fullest_rank"].values()) == pytest.approx(one["peak_bytes"])
     for first, second in (record["predictions"][:2], record["predictions"][2:]):      # of 32 bits, and by default of 8
         assert second["sent_bytes_sums_per_epoch"] < first["sent_bytes_sums_per_epoch"]
-    assert (tmp_path / "plan/table.txt").read_text() in printed
 
 
-def test_a_plan_counts_what_a_recipe_adds(hpcgnn, cluster, tmp_path):
-    def fullest(name, *recipe):
-        status, _, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2", "--method", "vanilla",
-                                       "--hidden", 16, "--out", tmp_path / name, *recipe)
-        assert (status, complaints) == (0, "")
-        one, = json.loads((tmp_path / name / "plan.json").read_text())["predictions"]
+def test_a_plan_counts_what_a_recipe_adds(plan, cluster):
+    def fullest(*recipe):
+        words = [word for setting in recipe for word in ("--set", setting)]
+        record, _ = plan("--cluster", cluster, "--parts", "2", "--method", "vanilla", "--hidden", 16, *words)
+        one, = record["predictions"]
         return one["sent_bytes_per_epoch"], one["memory_of_fullest_rank"]
 
-    sent, plain = fullest("plain")
-    sent_with_all_rows, of_batch_norms = fullest("batch", "--set", "norm=batch")
+    sent, plain = fullest()
+    sent_with_all_rows, of_batch_norms = fullest("norm=batch")
     assert sent_with_all_rows > sent and of_batch_norms["activations"] > plain["activations"]
-    assert fullest("ema", "--set", "ema=0.9")[1]["weights"] > plain["weights"]
-    assert fullest("input", "--set", "input_dropout=0.2") == (sent, plain)
-    assert fullest("none", "--set", "dropout=0") == fullest("neither", "--set", "dropout=0", "--set", "input_dropout=0")
+    assert fullest("ema=0.9")[1]["weights"] > plain["weights"]
+    assert fullest("input_dropout=0.2") == (sent, plain)
+    assert fullest("dropout=0") == fullest("dropout=0", "input_dropout=0")
 
 
-def test_a_plan_without_a_cluster_file_says_what_is_missing(hpcgnn, tmp_path):
+def test_a_plan_without_a_cluster_file_says_what_is_missing(plan):
     """Memory and bytes need no rates."""
-    arguments = ("plan", SOURCE, "--parts", "2", "--hidden", 16, "--out", tmp_path)
-    status, printed, complaints = hpcgnn(*arguments, "--set", "steps=rows:4")
-    printed = " ".join(printed.split())
-    assert (status, complaints) == (0, "") and "4 steps in an epoch" in printed
+    record, printed = plan("--parts", "2", "--hidden", 16, "--set", "steps=rows:4")
+    assert "4 steps in an epoch" in printed
     assert "seconds of an epoch, by stage" not in printed and "--cluster FILE plans them with" in printed
     assert "--node NAME --network NAME plan them" in printed
-    runs = json.loads((tmp_path / "plan.json").read_text())["predictions"]
+    runs = record["predictions"]
     assert [one["method"] for one in runs] == ["vanilla", "uniform:8", "uniform:1"]
     assert all(one["sent_bytes_per_epoch"] > 0 and one["memory_of_fullest_rank"]["method_state"] > 0 for one in runs)
     assert "epoch_seconds" not in runs[0]
 
 
-def test_steps_sum_gradients_more_often_and_send_no_row_more_often(hpcgnn, cluster, tmp_path):
-    def planned(steps):
-        status, _, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "4", "--method", "vanilla",
-                                       "--layers", "2", "--hidden", 16, "--out", tmp_path, "--set", f"steps={steps}")
-        assert (status, complaints) == (0, "")
-        return json.loads((tmp_path / "plan.json").read_text())["predictions"][0]
-
-    few, many = planned(2), planned(8)
+def test_steps_sum_gradients_more_often_and_send_no_row_more_often(plan, cluster):
+    few, many = (plan("--cluster", cluster, "--parts", "4", "--method", "vanilla", "--layers", "2", "--hidden", 16,
+                      "--set", f"steps={steps}")[0]["predictions"][0] for steps in (2, 8))
     assert few["sent_bytes_messages_per_epoch"] == many["sent_bytes_messages_per_epoch"]
     assert 4 * few["sent_bytes_sums_per_epoch"] == many["sent_bytes_sums_per_epoch"]
     assert few["memory_of_fullest_rank"]["activations"] > many["memory_of_fullest_rank"]["activations"]
@@ -99,16 +98,12 @@ def test_steps_sum_gradients_more_often_and_send_no_row_more_often(hpcgnn, clust
         assert 4 * few["seconds_of_slowest_rank"][stage] == pytest.approx(many["seconds_of_slowest_rank"][stage])
 
 
-def test_a_preset_plans_seconds_and_is_named_with_its_source(hpcgnn, tmp_path):
-    status, printed, complaints = hpcgnn("plan", SOURCE, "--node", "laptop", "--network", "ethernet-1g",
-                                         "--parts", "2,4", "--method", "vanilla", "--set", "ranks_per_node=2", "--out",
-                                         tmp_path)
-    assert (status, complaints) == (0, "")
-    said = " ".join(printed.split())
+def test_a_preset_plans_seconds_and_is_named_with_its_source(plan):
+    record, said = plan("--node", "laptop", "--network", "ethernet-1g", "--parts", "2,4", "--method", "vanilla",
+                        "--set", "ranks_per_node=2")
     assert "node assumed: laptop, 512 GFLOP/s and 90 GB/s of memory, of which a rank has 4 cores of 8" in said
     assert "network assumed: ethernet-1g, 0.117 GB/s each way" in said
     assert "seconds rest on data sheets, and not on measurements" in said
-    record = json.loads((tmp_path / "plan.json").read_text())
     assert set(record["cluster"]["assumed"]) == {"node", "network"}
     one_node, two_nodes = record["predictions"]
     assert one_node["epoch_seconds"] > 0 and one_node["seconds_of_slowest_rank"]["between"] == 0
@@ -117,14 +112,21 @@ def test_a_preset_plans_seconds_and_is_named_with_its_source(hpcgnn, tmp_path):
     assert two_nodes["exchange_seconds_simulated"] > between > 0
 
 
-def test_a_preset_network_completes_a_file_of_one_node(hpcgnn, tmp_path):
-    path = tmp_path / "c.toml"
+@pytest.fixture
+def one_node(tmp_path):
+    """A file that was measured on one node, and says nothing about runs on several."""
     network = {name: value for name, value in CLUSTER["network"].items() if name.startswith("within")}
-    path.write_text(cluster_text({**CLUSTER, "network": network}, []))
-    status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", path, "--network", "infiniband-hdr", "--parts", "4",
-                                "--method", "vanilla")
-    said = " ".join(printed.split())
-    assert status == 0 and "recommended: 4 ranks with vanilla" in said and "is missing" not in said
+    (tmp_path / "c.toml").write_text(cluster_text({**CLUSTER, "network": network}, []))
+    return tmp_path / "c.toml"
+
+
+def test_seconds_are_planned_where_the_network_is_known_and_a_preset_completes_it(plan, one_node):
+    record, said = plan("--cluster", one_node, "--parts", "2,4", "--method", "vanilla")
+    assert "network.between_latency_seconds is missing, which the seconds of 4 ranks" in said
+    assert ["epoch_seconds" in one for one in record["predictions"]] == [True, False]
+    assert record["recommended"]["ranks"] == 2
+    _, said = plan("--cluster", one_node, "--network", "infiniband-hdr", "--parts", "4", "--method", "vanilla")
+    assert "recommended: 4 ranks with vanilla" in said and "is missing" not in said
     assert "the rates of the cluster file, and between nodes on a data sheet" in said
 
 
@@ -158,13 +160,12 @@ def test_a_plan_is_no_wider_than_the_terminal(hpcgnn, cluster, monkeypatch, widt
     assert "…" not in printed
 
 
-def test_a_picture_s_legends_cover_no_axes(tmp_path):
+def test_a_picture_s_legends_cover_no_axes(cluster):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    path = tmp_path / "cluster.toml"
-    path.write_text(cluster_text(CLUSTER, []))
-    for known, parts in ((read_cluster(path), [2]), (None, [2]), (read_cluster(path), [2, 3, 4, 5, 6, 7, 8])):
+    measured = read_cluster(cluster)
+    for known, parts in ((measured, [2]), (None, [2]), (measured, [2, 3, 4, 5, 6, 7, 8])):
         figure = draw_plan(make_plan(SOURCE, known, Choices(parts, ("vanilla", "pipegcn"))))
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
@@ -176,11 +177,10 @@ def test_a_picture_s_legends_cover_no_axes(tmp_path):
             assert figure.bbox.x0 <= legend.x0 and legend.x1 <= figure.bbox.x1 and legend.y0 >= figure.bbox.y0
 
 
-def test_a_plan_has_a_picture(hpcgnn, cluster, tmp_path):
+def test_a_plan_has_a_picture(plan, cluster, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2", "--out", tmp_path)
-    assert status == 0 and printed.endswith(f"results: {tmp_path}\n")
-    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert plan("--cluster", cluster, "--parts", "2")[1].endswith(f"results: {tmp_path / 'plan'}")
+    assert (tmp_path / "plan/plan.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
@@ -235,20 +235,6 @@ def test_a_cluster_file_with_nonsense_gets_a_sentence(hpcgnn, tmp_path, key, val
     assert status == 1 and f"network.{key}" in complaints and says in complaints and complaints.count("\n") == 1
 
 
-def test_seconds_are_planned_where_the_network_is_known(hpcgnn, tmp_path):
-    """A file that was measured on one node says nothing about runs on several."""
-    path = tmp_path / "c.toml"
-    network = {name: value for name, value in CLUSTER["network"].items() if name.startswith("within")}
-    path.write_text(cluster_text({**CLUSTER, "network": network}, []))
-    status, printed, complaints = hpcgnn("plan", SOURCE, "--cluster", path, "--parts", "2,4", "--method", "vanilla",
-                                         "--out", tmp_path / "plan")
-    assert (status, complaints) == (0, "")
-    assert "network.between_latency_seconds is missing, which the seconds of 4 ranks" in " ".join(printed.split())
-    record = json.loads((tmp_path / "plan/plan.json").read_text())
-    assert ["epoch_seconds" in one for one in record["predictions"]] == [True, False]
-    assert record["recommended"]["ranks"] == 2
-
-
 @pytest.mark.parametrize("arguments, says", [
     ([], "a plan needs SOURCE; give a source graph"),
     ([SOURCE, "--network", "ethernet-1g"], "--network needs the rates of a node, too; add --node NAME"),
@@ -256,15 +242,11 @@ def test_seconds_are_planned_where_the_network_is_known(hpcgnn, tmp_path):
     ([SOURCE, "--node", "laptop", "--network", "10gbit"], "did you mean ethernet-10g?"),
     ([SOURCE, "--node", "laptop", "--set", "ranks_per_node=9"], "more than the 8 cores of --node laptop"),
     ([SOURCE, "--measure", "c.toml"], "plans nothing; leave SOURCE, --cluster, --node and --network out"),
-    (["nowhere", "--cluster", "missing.toml"], "missing.toml can't be read")])
+    (["nowhere", "--cluster", "missing.toml"], "missing.toml can't be read"),
+    (["nowhere", "--node", "laptop"], "nowhere is no folder of shards and no source graph")])
 def test_what_lacks_its_half_is_refused(hpcgnn, arguments, says):
     status, _, complaints = hpcgnn("plan", *arguments)
     assert status != 0 and says in complaints
-
-
-def test_a_source_that_is_none_is_refused(hpcgnn, cluster):
-    status, _, complaints = hpcgnn("plan", "nowhere", "--cluster", cluster)
-    assert status == 1 and "nowhere is no folder of shards and no source graph" in complaints
 
 
 @pytest.mark.parallel([1, 2])

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from reference_partition import random_dataset
 
-from hpcgnn.__main__ import main
 from hpcgnn.cli.progress import RateColumn, ShownProgress, rate_text, shown_progress
 from hpcgnn.data.options import ProgressTask
 from hpcgnn.library.preprocess import preprocess
@@ -27,18 +26,6 @@ def one_process(monkeypatch):
     for name in SIZE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HPCGNN_PROGRESS", "0")      # no lines of progress among the complaints
-
-
-@pytest.fixture
-def hpcgnn(capsys):
-    """Run the command line in this process: (exit status, standard output, standard error)."""
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 def joined(screen):

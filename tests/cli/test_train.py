@@ -11,6 +11,7 @@ from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, withou
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
 from hpcgnn.registry import read_toml
+from hpcgnn.shards import reader
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.job import Job, train
 from hpcgnn.training.run_folder import RunFolder
@@ -162,3 +163,46 @@ def test_epochs_that_are_behind_the_checkpoint_change_nothing(shards, shared_pat
     start(comm, shards, out, resume=True, epochs=4)
     assert on_rank_zero(comm, lambda: read_checkpoint(out / "checkpoint.h5")).progress.epoch == 12
     assert summary_of(out)["results"][0]["epochs"] == 12
+
+
+METHODS = [["sylvie", "--set", "widths=2,4,8", "--set", "percentiles=90,99", "--set", "descent_window=2"],
+           ["adaqp", "--set", "period=3", "--set", "group_size=30", "--set", "lam=0.7", "--set", "solver=greedy"],
+           ["joint", "--set", "predict=previous", "--set", "deterministic=true"],
+           ["sancus", "--set", "staleness=2", "--set", "skip_change=0.2"], ["bns", "--set", "share=0.5"]]
+
+
+@pytest.mark.parallel([1, 2])
+def test_flags_of_every_method_reach_its_run(hpcgnn, shards, shared_path):
+    small = ("--model", "sage", "--layers", 2, "--hidden", 8, "--epochs", 6, "--eval-every", 3)
+    for method, *flags in METHODS:
+        out = shared_path / method
+        status, _, complaints = hpcgnn("train", shards, "--method", method, *small, *flags, "--out", out)
+        assert status == 0, complaints
+        (settings, _), summary = settings_of(out), summary_of(out)
+        metrics = on_rank_zero(MPI.COMM_WORLD, RunFolder(out).read_metrics)
+        for flag, value in zip(flags, [*flags[1:], None], strict=True):
+            name, text = value.split("=") if flag == "--set" else (flag[2:].replace("-", "_"), value)
+            if flag.startswith("--"):
+                assert str(settings[name]).lower() == text
+        assert (summary["method"], summary["epochs"], len(metrics)) == (method, 6, 6)
+        assert 0 <= summary["synchronous_share"] <= 1
+        assert {"mode", "base_bits", "ldr", "assign_seconds", "staleness", "blocked_seconds",
+                "travel_seconds", "width_histogram"} <= set(metrics[0])
+    assert settings["share"] == 0.5
+
+
+@pytest.mark.parallel([1, 2])
+def test_train_predict_quantize_and_infer_read_one_part_and_check_their_settings_once(hpcgnn, shards, shared_path,
+                                                                                             monkeypatch):
+    run = shared_path / "run"
+    seen, open_sealed, check = [], reader.open_sealed, TrainConfig.__post_init__
+    monkeypatch.setattr(reader, "open_sealed", lambda path, *more, **named: seen.append(path.name) or open_sealed(
+        path, *more, **named))
+    monkeypatch.setattr(TrainConfig, "__post_init__", lambda config: seen.append("settings") or check(config))
+    part, small = f"part-{MPI.COMM_WORLD.rank:04d}.h5", ("--epochs", 5, "--hidden", 8)
+    for words in (("train", shards, "--out", run, *small), ("predict", run, shards), ("quantize", run, shards),
+                  ("infer", run, shards, "--repeat", 1)):
+        seen.clear()
+        status, _, complaints = hpcgnn(*words)
+        assert status == 0, complaints
+        assert (seen.count(part), seen.count("settings")) == (1, 1), words

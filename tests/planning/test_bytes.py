@@ -13,11 +13,9 @@ from training_setup import easy_graph, shared_path, train, write_once  # noqa: F
 from hpcgnn.exchange.around import Around
 from hpcgnn.partition.work import hops_to_loss
 from hpcgnn.planning.loads import count_shared_pairs
-from hpcgnn.planning.memory import history_bytes, layout_bytes
+from hpcgnn.planning.memory import layout_bytes
 from hpcgnn.planning.model import ModelSize, exchanges_of
-from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.predictions import bytes_sent
-from hpcgnn.planning.recipe import size_of
 
 METHODS = {"vanilla": {"method": "vanilla"}, "uniform:8": {"method": "uniform", "bits": 8},
            "uniform:1": {"method": "uniform", "bits": 1}, "pipegcn": {"method": "pipegcn"}}
@@ -74,33 +72,3 @@ def test_a_plan_s_bytes_are_those_of_the_training(shared_path, name, model, laye
     assert loads.rows_within.sum(axis=0).tolist() == summary["rows_within"]
     by_pair = np.array(metrics[-1]["sent_bytes_by_pair"])
     assert np.sort(by_pair[by_pair > 0]).tolist() == np.sort(sent.by_pair[sent.by_pair > 0]).tolist()
-
-
-@pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("name, settings", [
-    ("vanilla", {"steps": "2"}), ("uniform:4", {"steps": "rows:4", "history": "8"}),
-    ("vanilla", {"model": "gcn", "steps": "rows:3", "precision": "bf16"}),
-    ("vanilla", {"steps": "rows:2", "history": "bf16", "norm": "batch", "input_dropout": 0.0}),
-    ("uniform:1", {"steps": "2", "epoch_rows": "all", "code": "rotated"})])
-def test_a_plan_of_steps_has_the_bytes_of_the_training(shared_path, name, settings):  # noqa: F811
-    """Steps send as much as one, and sum gradients once each; what they keep is known too."""
-    comm = MPI.COMM_WORLD
-    dataset = easy_graph(spec="synthetic:nodes=240,mean_degree=3,classes=4,features=12,signal=2")
-    dataset.train_mask[np.flatnonzero(dataset.train_mask)[5:]] = False
-    shards = write_once(comm, dataset, shared_path / "shards")
-    method, _, bits = name.partition(":")
-    of_method = {"method": method, **({"bits": int(bits)} if bits else {})}
-    given = {"model": "sage", "layers": 3, "hidden": 20, "sum_bits": 32, **settings}
-    summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=2, eval_every=2, **given, **of_method)
-    of_plan = ("model", "layers", "hidden", "precision", "norm")
-    choices = Choices([comm.size], (name,), **{own: given.pop(own) for own in of_plan if own in given}, settings=given)
-    plan = make_plan(str(shards), None, choices)
-    planned, = plan.predictions
-    size = size_of(choices.config_of(name), dataset.num_features, 4)
-    assert history_bytes(size, planned.loads).max() == summary["method_state_bytes"]
-    assert planned.sent.setup == summary["setup_bytes"] and planned.sent.total > 0
-    for record in metrics:
-        assert planned.sent.total == record["sent_bytes_payload"] + record["sent_bytes_parameters"]
-        padding = record["sent_bytes_sums"] - planned.sent.sums      # of each of at most 12 weights to 64 bytes
-        assert padding >= 0 and (size.norm == "batch" or padding <= 12 * 64 * comm.size * size.num_steps)
-    assert planned.seconds is None and plan.best is None

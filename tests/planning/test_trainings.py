@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from covering import long_but
 from mpi4py import MPI
-from planning_setup import counted, small_cluster
+from planning_setup import counted, planned, small_cluster
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.nn.names import MODEL_PATHS, RELATIONAL
-from hpcgnn.planning.memory import memory_of
+from hpcgnn.planning.memory import history_bytes, memory_of
 from hpcgnn.planning.messages import messages_of
 from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.recipe import size_of
@@ -22,8 +22,8 @@ from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job
 from hpcgnn.training.recipe import Recipe
 
+COMM = MPI.COMM_WORLD
 OTHERS = tuple(model for model in MODEL_PATHS if model not in ("sage", "gcn", *RELATIONAL))      # without relations
-OWN = ("model", "layers", "hidden", "precision", "norm", "dropout")      # settings that a plan takes by name
 WIDE = "synthetic:nodes=240,mean_degree=3,classes=4,features=40,signal=2"      # the first layer maps first
 PADDING = 64 * 3 * 2 * 10      # of messages to 64 bytes
 NARROW = "synthetic:nodes=240,mean_degree=3,classes=4,features=12,signal=2"
@@ -36,18 +36,16 @@ def sparse_graph(spec):
     return dataset
 
 
-def planned_beside_trained(comm, shared_path, spec, method, settings, epochs=2):  # noqa: F811
+def planned_beside_trained(shared_path, spec, method, settings, epochs=2):  # noqa: F811
     """The prediction, the summary, the metrics and the bytes of the only evaluation of a short training."""
     dataset = sparse_graph(spec)
-    shards = write_once(comm, dataset, shared_path / "shards")
+    shards = write_once(COMM, dataset, shared_path / "shards")
     name, _, bits = method.partition(":")
     given = {"model": "sage", "layers": 3, "hidden": 20, "sum_bits": 32, **settings}
-    summary, metrics, run = train(comm, shards, shared_path / "run", epochs=epochs, eval_every=epochs, **given,
+    summary, metrics, run = train(COMM, shards, shared_path / "run", epochs=epochs, eval_every=epochs, **given,
                                   method=name, **({"bits": int(bits)} if bits else {}))
-    evaluated = comm.allreduce(run.session.exchange.evaluation.payload_bytes)
-    own = {name: given.pop(name) for name in OWN if name in given}
-    planned, = make_plan(str(shards), None, Choices([comm.size], (method,), settings=given, **own)).predictions
-    return planned, summary, metrics, evaluated
+    evaluated = COMM.allreduce(run.session.exchange.evaluation.payload_bytes)
+    return planned(shards, given, method), summary, metrics, evaluated
 
 
 def bytes_of(record):
@@ -76,16 +74,32 @@ def test_a_plan_counts_the_weights_of_every_model(model, more):
     (NARROW, "vanilla", {}), (WIDE, "uniform:1", {"precision": "bf16"}), (WIDE, "vanilla", {"steps": "rows:3"}),
     (NARROW, "uniform:8", {"dropout": 0.0})], ids=["narrow", "wide", "steps", "no-dropout"])
 def test_a_plan_of_any_model_has_the_bytes_of_the_training(shared_path, model, spec, method, more):  # noqa: F811
-    comm = MPI.COMM_WORLD
-    planned, summary, metrics, evaluated = planned_beside_trained(comm, shared_path, spec, method,
-                                                                  {"model": model, **more})
-    assert [bytes_of(record) for record in metrics] == [planned.sent.total] * 2
-    once = summary["setup_bytes"] + (evaluated if planned.sent.evaluation == 0 else 0)      # sgc without dropout
-    assert planned.sent.setup == once
-    assert planned.peak_bytes > 3e8
+    plan, summary, metrics, evaluated = planned_beside_trained(shared_path, spec, method, {"model": model, **more})
+    assert [bytes_of(record) for record in metrics] == [plan.sent.total] * 2
+    once = summary["setup_bytes"] + (evaluated if plan.sent.evaluation == 0 else 0)      # sgc without dropout
+    assert plan.sent.setup == once
+    assert plan.peak_bytes > 3e8
     if "steps" not in more:      # a pass over all rows fills the history
-        assert planned.sent.evaluation in (0, evaluated)
-    assert summary["method_state_bytes"] * ("steps" in more) == planned.memory["method_state"].max() / 2
+        assert plan.sent.evaluation in (0, evaluated)
+    assert summary["method_state_bytes"] * ("steps" in more) == plan.memory["method_state"].max() / 2
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("name, settings", [
+    ("vanilla", {"steps": "2"}), ("uniform:4", {"steps": "rows:4", "history": "8"}),
+    ("vanilla", {"model": "gcn", "steps": "rows:3", "precision": "bf16"}),
+    ("vanilla", {"steps": "rows:2", "history": "bf16", "norm": "batch", "input_dropout": 0.0}),
+    ("uniform:1", {"steps": "2", "epoch_rows": "all", "code": "rotated"})])
+def test_a_plan_of_steps_has_the_bytes_of_the_training(shared_path, name, settings):  # noqa: F811
+    """Steps send as much as one, and sum gradients once each; what they keep is known too."""
+    plan, summary, metrics, _ = planned_beside_trained(shared_path, NARROW, name, settings)
+    size = size_of(TrainConfig.of(**{"model": "sage", "layers": 3, "hidden": 20, **settings}), 12, 4)
+    assert history_bytes(size, plan.loads).max() == summary["method_state_bytes"]
+    assert plan.sent.setup == summary["setup_bytes"] and plan.sent.total > 0 and plan.seconds is None
+    for record in metrics:
+        assert plan.sent.total == bytes_of(record)
+        padding = record["sent_bytes_sums"] - plan.sent.sums      # of each of at most 12 weights to 64 bytes
+        assert padding >= 0 and (size.norm == "batch" or padding <= 12 * 64 * COMM.size * size.num_steps)
 
 
 OF_ACTIVATIONS = [(NARROW, {}), (WIDE, {"norm": "batch"}), (WIDE, {"input_dropout": 0.0}),
@@ -107,11 +121,10 @@ OF_ACTIVATIONS = [(NARROW, {}), (WIDE, {"norm": "batch"}), (WIDE, {"input_dropou
     ("gat", NARROW, {"quantize": "degree-aware"})])
 def test_a_plan_of_any_model_has_the_activations_of_the_training(shared_path, monkeypatch, model, spec,  # noqa: F811
                                                                  more):
-    comm = MPI.COMM_WORLD
-    shards = write_once(comm, sparse_graph(spec.replace("=240", "=2400")), shared_path / "shards")
+    shards = write_once(COMM, sparse_graph(spec.replace("=240", "=2400")), shared_path / "shards")
     monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
     settings = {"model": model, "layers": 3, "hidden": 20, **more}
-    found = forecast(comm, Job(shards=shards, settings={**settings, "epochs": 1}))
+    found = forecast(COMM, Job(shards=shards, settings={**settings, "epochs": 1}))
     info, config = read_graph_info(shards), TrainConfig.of(**settings)
     size = size_of(config, info.num_features, info.num_classes)
     _, loads = counted(shards, 3, size.computes_all)
@@ -128,17 +141,16 @@ def test_a_plan_of_any_model_has_the_activations_of_the_training(shared_path, mo
     ("joint", {"asynchrony": "never"}), ("sylvie", {"predict": "previous", "send_share": 0.1})]))
 def test_a_training_sends_between_the_least_and_the_most_of_its_plan(shared_path, method, more):  # noqa: F811
     """Of a method that chooses widths; and it keeps no more than planned between its epochs."""
-    comm = MPI.COMM_WORLD
-    planned, summary, metrics, evaluated = planned_beside_trained(comm, shared_path, NARROW, method, more, epochs=4)
-    least, most = planned.least_bytes, planned.sent.total
+    plan, summary, metrics, evaluated = planned_beside_trained(shared_path, NARROW, method, more, epochs=4)
+    least, most = plan.least_bytes, plan.sent.total
     assert all(least <= bytes_of(record) <= most for record in metrics)
-    assert (least < most) == (more.get("widths") != "4") and planned.messages.is_exact == (least == most)
+    assert (least < most) == (more.get("widths") != "4") and plan.messages.is_exact == (least == most)
     assert least > 0 or method == "sancus"
     if "skip_change" in more:
         assert sorted({bytes_of(record) for record in metrics}) == [least, most]
     if "steps" not in more:
-        assert planned.sent.evaluation == evaluated
-        assert summary["method_state_bytes"] <= planned.memory["method_state"].max() + PADDING
+        assert plan.sent.evaluation == evaluated
+        assert summary["method_state_bytes"] <= plan.memory["method_state"].max() + PADDING
 
 
 SETTINGS = [
@@ -163,28 +175,27 @@ SHORT = [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 19, 21, 22, 24, 26, 28, 29]
 
 
 def test_one_rank_sends_no_sums(shared_path):  # noqa: F811
-    planned, _, _, _ = planned_beside_trained(MPI.COMM_WORLD, shared_path, NARROW, "vanilla", {"pre_aggregation": "on"})
-    assert planned.sent.total == 0
+    plan, _, _, _ = planned_beside_trained(shared_path, NARROW, "vanilla", {"pre_aggregation": "on"})
+    assert plan.sent.total == 0
 
 
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("method, more", long_but(SHORT, SETTINGS), ids=lambda value: str(value).replace(" ", ""))
 def test_a_plan_of_a_setting_has_the_bytes_of_the_training(shared_path, method, more):  # noqa: F811
-    comm = MPI.COMM_WORLD
-    planned, summary, metrics, evaluated = planned_beside_trained(comm, shared_path, NARROW, method, more)
-    assert [bytes_of(record) for record in metrics] == [planned.sent.total] * 2
-    assert planned.sent.setup == summary["setup_bytes"]
+    plan, summary, metrics, evaluated = planned_beside_trained(shared_path, NARROW, method, more)
+    assert [bytes_of(record) for record in metrics] == [plan.sent.total] * 2
+    assert plan.sent.setup == summary["setup_bytes"]
     if not {"steps", "quantize"} & set(more):      # which evaluate before the first epoch, too
-        assert planned.sent.evaluation == evaluated
+        assert plan.sent.evaluation == evaluated
     if "sum_bits" in more:
-        assert [record["sent_bytes_sums"] for record in metrics] == pytest.approx([planned.sent.sums] * 2, rel=0.02)
-    state = planned.memory["method_state"].max() / 2      # and a copy for a checkpoint
-    sent = planned.sent.total / 2 * planned.messages.keeps      # the run counts the messages that it has sent, too
+        assert [record["sent_bytes_sums"] for record in metrics] == pytest.approx([plan.sent.sums] * 2, rel=0.02)
+    state = plan.memory["method_state"].max() / 2      # and a copy for a checkpoint
+    sent = plan.sent.total / 2 * plan.messages.keeps      # the run counts the messages that it has sent, too
     assert summary["method_state_bytes"] <= state + sent + PADDING
     # Copies of rows are made by the first message with differences, and these trainings measure no change yet.
     assert more.get("predict") == "auto" or state - PADDING <= summary["method_state_bytes"]
 
 
 def test_one_part_sends_no_sums():
-    planned, = make_plan(NARROW, None, Choices([1], ("vanilla",), settings={"pre_aggregation": "on"})).predictions
-    assert (planned.sent.total, planned.sent.setup, planned.sent.evaluation) == (0, 0, 0)
+    plan, = make_plan(NARROW, None, Choices([1], ("vanilla",), settings={"pre_aggregation": "on"})).predictions
+    assert (plan.sent.total, plan.sent.setup, plan.sent.evaluation) == (0, 0, 0)

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from covering import long_but
 from mpi4py import MPI
+from planning_setup import planned
 from reference_partition import with_relations
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
-from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job
 
 COMM = MPI.COMM_WORLD
-OWN = ("model", "layers", "hidden", "precision", "norm", "dropout")      # settings that a plan takes by name
 LEARNED = {"node_embedding": 24}
 
 
@@ -25,13 +24,6 @@ def typed_graph(num_nodes):
     graph = with_relations(easy_graph(spec=f"synthetic:nodes={num_nodes},mean_degree=6,classes=4,features=12,signal=2"))
     attr = np.random.default_rng(0).random((graph.num_edges, 3), np.float32)
     return replace(graph, edge_attr=attr).check()
-
-
-def planned(shards, given):
-    own = {name: given[name] for name in OWN if name in given}
-    one, = make_plan(str(shards), None, Choices([COMM.size], ("vanilla",), settings={
-        name: value for name, value in given.items() if name not in own}, **own)).predictions
-    return one
 
 
 @pytest.mark.parallel([1, 2])
