@@ -14,9 +14,8 @@ from xml.sax.saxutils import escape
 
 from claims import table_below, value_of
 
-from hpcgnn.planning.cluster import Network
+from hpcgnn.planning.cluster import NETWORKS, Network
 from hpcgnn.planning.layouts import Layout, Training, best_layouts
-from hpcgnn.planning.presets import NETWORKS
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "data/benchmarks/plan.md"

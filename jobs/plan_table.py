@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from hpcgnn.planning.presets import NETWORKS, TCP_SHARE
+from hpcgnn.planning.cluster import NETWORKS, TCP_SHARE
 from hpcgnn.registry import read_toml
 
 HEADINGS = ("ranks", "line", "method", "bytes planned", "trained", "memory planned, GB", "trained", "error",

@@ -138,7 +138,8 @@ class InProcessEpochs(PartedBenchmark):
         timed = [Phase(name, self.epochs, DROPOUT) for name in self.precisions if storage_of(name) == storage]
         alike = [Phase(ALIKE, ALIKE_EPOCHS, 0.0)] if self.has_peer else []
         # tf32 begins with epochs of its own that are not timed: other kernels of cuBLAS are loaded.
-        warmed = [one for phase in timed for one in (Phase(warm_up_of(phase.name), WARM_UP_EPOCHS, DROPOUT), phase)]
+        warmed = [one for phase in timed
+                  for one in (Phase(f"{WARM_UP} of {phase.name}", WARM_UP_EPOCHS, DROPOUT), phase)]
         # The last epoch is also evaluated and saved, so it is outside the profile.
         profiled = [] if is_peer else [Phase(PROFILED, PROFILED_EPOCHS, DROPOUT), Phase(LAST, 1, DROPOUT)]
         return (*alike, *warmed, *profiled)
@@ -343,10 +344,6 @@ def set_dropout(model: torch.nn.Module, probability: float) -> None:
 def storage_of(precision: str) -> str:
     """Storage of the rows; tf32 is float32 that tensor cores multiply."""
     return "fp32" if precision == TF32 else precision
-
-
-def warm_up_of(precision: str) -> str:
-    return f"{WARM_UP} of {precision}"
 
 
 def unlike(ours: list[float], theirs: list[float], tolerance: float, name: str) -> list[str]:

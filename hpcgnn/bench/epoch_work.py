@@ -12,8 +12,8 @@ import torch
 from hpcgnn.bench.place import PRECISION, Place, Work
 from hpcgnn.bench.timing import OURS, Effort
 from hpcgnn.errors import DatasetError
-from hpcgnn.partition.partition import Partition
-from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.shards.reader import read_graph_info
+from hpcgnn.shards.source import whole_graph
 
 PLACE = Place(Effort(repeat=5))
 NODE_ARRAYS = ("features", "labels", "train_mask", "val_mask", "test_mask")
@@ -31,21 +31,12 @@ def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
     info = read_graph_info(shards)
     if info.is_multi_label:
         raise DatasetError(f"{info.name} has several labels per node; this benchmark needs one class per node")
-    parts = [read_partition(shards, part, info.num_parts) for part in range(info.num_parts)]
-    place = np.argsort(np.concatenate([part.inner_id for part in parts]))
-    nodes: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts])[place]
-                             for name in NODE_ARRAYS}
-    nodes["features"] = nodes["features"].astype(np.float32)
-    sources, targets = (np.concatenate(side) for side in zip(*map(_arcs, parts), strict=True))
-    order = np.lexsort((sources, targets))
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=info.num_nodes))]).astype(np.int64)
-    np.savez(out, indptr=indptr, indices=sources[order].astype(np.int32), num_classes=info.num_classes, **nodes)
+    dataset = whole_graph(shards, info)
+    nodes: dict[str, Any] = {name: getattr(dataset, name) for name in NODE_ARRAYS}
+    order = np.lexsort((dataset.indices, np.repeat(np.arange(info.num_nodes), np.diff(dataset.indptr))))
+    np.savez(out, indptr=dataset.indptr, indices=dataset.indices[order].astype(np.int32), num_classes=info.num_classes,
+             **nodes)
     return {"name": info.name, "num_features": info.num_features, "num_classes": info.num_classes}
-
-
-def _arcs(part: Partition) -> tuple[np.ndarray, np.ndarray]:
-    node_id = part.node_id
-    return node_id[part.indices], np.repeat(part.inner_id, np.diff(part.indptr))
 
 
 def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> dict[str, float]:
@@ -56,7 +47,8 @@ def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> 
     with np.load(arrays) as archive:
         indptr, indices = archive["indptr"], archive["indices"]
     num_nodes, dtype = len(indptr) - 1, PRECISION[precision]
-    gathers = {width: _gather_seconds(num_nodes, indices, width, dtype) for width in set(layer_widths(dims))}
+    gathers = {width: _median(PLACE.gathering(PLACE.random_rows(num_nodes, width, dtype), indices))
+               for width in set(layer_widths(dims))}
     return {"products": _product_seconds(num_nodes, layer_products(dims, 2 if model == "sage" else 1), precision),
             "sums": sum(gathers[width] for width in layer_widths(dims)),
             "passes": _pass_seconds(num_nodes, dims, dtype)}
@@ -92,10 +84,6 @@ def layer_widths(dims: list[int]) -> list[int]:
     """
     narrow = [min(pair) for pair in pairwise(dims)]
     return narrow + (narrow if dims[1] < dims[0] else narrow[1:])
-
-
-def _gather_seconds(num_nodes: int, indices: np.ndarray, width: int, dtype: torch.dtype) -> float:
-    return _median(PLACE.gathering(PLACE.random_rows(num_nodes, width, dtype), indices))
 
 
 def _pass_seconds(num_nodes: int, dims: list[int], dtype: torch.dtype) -> float:

@@ -68,13 +68,11 @@ class FloatBatches:
                 factor = self._matrix.column_scale
                 scaled = mapped if factor is None else mapped * torch.from_numpy(factor)[:, None]
                 seen.append((h, scaled) if layer.second is None else (h, scaled, hidden))
-            h = z if number + 1 == len(self._stack) else _activated(layer, z)
+            h = z
+            if number + 1 < len(self._stack):
+                activation = Activation.of(z, 0.0, None, None, layer.norm_weight, layer.norm_bias, layer.norm_eps)
+                h = activation.forward(z, z)[0]
         return h
-
-
-def _activated(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
-    activation = Activation.of(rows, 0.0, None, None, layer.norm_weight, layer.norm_bias, layer.norm_eps)
-    return activation.forward(rows, rows)[0]
 
 
 def _matrix_of(kind: str, batches: Batches) -> SparseRows:

@@ -184,16 +184,12 @@ def measure_pointwise(place: Place, width: int, precision: str, peers: tuple[str
     # Backward reads the gradient and the input, and writes one matrix.
     yield place.measure(FUSED, f"backward, {case}", 3 * num_bytes / 1e9, "GB/s",
                         {CEILING: place.moving(2 * num_bytes, num_bytes),
-                         **{name: _backward(apply(h), (h, weight, bias), gradient)
+                         **{name: partial(torch.autograd.grad, apply(h), (h, weight, bias), gradient, retain_graph=True)
                             for name, apply in functions.items()}})
     alone: Contestants = {CEILING: copy, OURS: partial(dropout, rows, PROBABILITY, node_id, key)}
     if "torch" in peers:
         alone["torch"] = partial(F.dropout, rows, PROBABILITY)
     yield place.measure("dropout", case, 2 * num_bytes / 1e9, "GB/s", alone)
-
-
-def _backward(out: torch.Tensor, inputs: tuple[torch.Tensor, ...], gradient: torch.Tensor) -> Work:
-    return partial(torch.autograd.grad, out, inputs, gradient, retain_graph=True)
 
 
 def measure_products(place: Place, graph: Topology, widths: tuple[int, ...], precisions: tuple[str, ...],

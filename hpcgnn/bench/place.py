@@ -54,8 +54,6 @@ def copy_stream(target: np.ndarray, source: np.ndarray) -> Work:
 
 @dataclass(frozen=True)
 class Place:
-    """Times contestants in one place."""
-
     effort: Effort
     name: str = "cpu"                   # torch's name of the device
     stream_bytes: int = 256 << 20       # length of a stream that measures a ceiling

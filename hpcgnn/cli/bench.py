@@ -126,7 +126,6 @@ def epoch(shared: Shared, source: Path, ranks: int, **flags: Any) -> None:
 
 
 def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, Any]) -> None:
-    """Train all contestants of `bench epoch` in this process, and publish the measurements."""
     if shared.repeat is not None:
         raise click.UsageError("--repeat is not for epochs in one process: --epochs says how many are timed")
     peers = parse_peers(flags["peer"], IN_PROCESS)

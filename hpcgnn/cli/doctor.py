@@ -65,7 +65,6 @@ def look_around(variables: dict[str, str]) -> list[Finding]:
 
 
 def show_rates(threads: int) -> None:
-    """Print the processor, the rates of products in each precision, and the causes of low rates."""
     # These import torch.
     from hpcgnn.bench.checkup import complaints, machine_lines
     from hpcgnn.bench.kernels import measure_dense

@@ -100,12 +100,10 @@ def print_messages(info: GraphInfo, level_bins: tuple[int, ...], dim: int) -> No
 
 
 def print_table(table: Table) -> None:
-    """Print a table in the terminal's width, if need be as several tables; digits are never cut."""
     print_fitted(table, sys.stdout, terminal_width())
 
 
 def print_reading(source: str, cleaning: CleaningReport) -> None:
-    """Print the report of what was read; for shards without one, what cleaning did."""
     click.echo(f"what was read from {source}")
     click.echo(str(cleaning.read) if cleaning.read.lines else "\n".join(
         wrapped(f"  {line}", indent=4) for line in _lines_of(cleaning)))
@@ -132,7 +130,6 @@ def number_table(headings: Iterable[str], title: str | None = None, caption: str
 
 
 def parts_table(info: GraphInfo) -> Table:
-    """One row per part and one for their sum, with the largest imbalances."""
     table = number_table(("part", *COLUMNS, "imbalance", "of edges"),
                          f"{info.num_parts} parts by {_choices(info.provenance)}",
                          "volume: rows sent in an exchange; imbalance: inner rows, and edges, over their mean")
@@ -210,7 +207,6 @@ def level_bins_of(percentiles: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def degree_line(info: GraphInfo) -> str:
-    """In-degrees of the boundary nodes of all parts, as one sentence."""
     num_boundary = sum(row.num_boundary for row in info.statistics)
     quantiles = (f"{name} {info.boundary_degree[percent]:,}" for name, percent in QUANTILES.items())
     return f"in-degree of {num_boundary:,} boundary rows: {', '.join(quantiles)}"
@@ -330,7 +326,6 @@ def print_work(shards: Path, model: str) -> None:
 
 
 def work_table(work: np.ndarray, seconds: np.ndarray | None) -> Table:
-    """A table of work and seconds by part, (num_parts,) each; its last row has the largest of each."""
     columns = {"part": [str(part) for part in range(len(work))], "work share": [f"{share:.4f}" for share in work /
                max(work.sum(), 1.0)], "over mean": [f"{ratio:.3f}" for ratio in _over_mean(work)]}
     last = ["all", "", f"{_over_mean(work).max():.3f}"]

@@ -165,7 +165,6 @@ def batches_line(batched, repeat: int) -> str:
 
 
 def device_line(batched, repeat: int) -> str:
-    """One line about the copies to rank 0's device in a pass."""
     if batched is None:
         return "device: cuda; bits of features, edges and weights stay there"
     copies, num_bytes = (count // repeat for count in batched.copied)
@@ -196,7 +195,6 @@ def scores_line(score: str, scores: dict[str, float]) -> str:
 
 
 def time_line(seconds: float, repeat: int, float_seconds: dict[str, float], num_ranks: int) -> str:
-    """Seconds of a pass, and of the timed passes in floats, as a sentence."""
     against = "".join(f"; in {name} {time_text(of_floats)}, {of_floats / seconds:.2f} times as long"
                       for name, of_floats in float_seconds.items())
     return f"time: {time_text(seconds)} per pass on {num_ranks} ranks, median of {repeat}{against}"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def parse_list(option: str, text: str, kind: type) -> tuple:
-    """Positive numbers of a list with commas."""
     try:
         numbers = tuple(kind(item) for item in text.split(","))
     except ValueError:
@@ -33,7 +32,6 @@ def parse_list(option: str, text: str, kind: type) -> tuple:
 
 
 def parse_choices(option: str, text: str, choices: tuple[str, ...]) -> tuple[str, ...]:
-    """Known words of a list with commas, each once."""
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     for word in words:
         if word not in choices:
@@ -58,7 +56,6 @@ class Steps:
 
     @classmethod
     def watched(cls) -> Steps:
-        """The steps of this process; see `watched_stream`."""
         return cls(watched_stream())
 
     def begin(self, step: str) -> None:
@@ -146,7 +143,6 @@ def check_graphs(graphs: tuple[str, ...]) -> None:
 
 
 def prepare_output(out: Path | None) -> None:
-    """Refuse a folder that can't take the results before minutes are spent on them."""
     if out is not None:
         from hpcgnn.bench.result import open_folder
 
@@ -217,5 +213,4 @@ def finish(kind: str, machine: dict[str, Any], benchmark, shared: Shared, failur
 
 
 def say_results(out: Path, missing: str | None) -> None:
-    """Print where the results are, and why there is no picture."""
     click.echo(f"results: {out}" + (f"; {missing}" if missing else ""))

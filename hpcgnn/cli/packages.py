@@ -58,7 +58,6 @@ def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
 
 
 def sizes_table(formats: dict[str, StoredSize], title: str = "features by format") -> Table:
-    """One row per format: its size, and its ratios to the ideal and the dense size."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
                   pad_edge=False, caption_justify="left",
                   caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width; "

@@ -147,7 +147,6 @@ def check_writable(file: Path) -> None:
 
 def plan(source: str, rates: tuple[Path | None, str | None, str | None], parts: list[int] | None,
          flags: dict[str, Any]) -> None:
-    """Plan with the `rates` of a cluster file, node and network, and print it."""
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.plan_text import plan_text
     from hpcgnn.cli.progress import shown_progress
@@ -191,8 +190,7 @@ def plan(source: str, rates: tuple[Path | None, str | None, str | None], parts: 
 
 def cluster_of(file: Path | None, node: str | None, network: str | None, ranks_per_node: int | None) -> Cluster | None:
     """The cluster of a file or of presets; None without both. Raises ConfigError as `read_cluster` and the presets."""
-    from hpcgnn.planning.cluster import read_cluster
-    from hpcgnn.planning.presets import preset_cluster, with_network
+    from hpcgnn.planning.cluster import preset_cluster, read_cluster, with_network
 
     if node is not None:
         return preset_cluster(node, network, ranks_per_node)

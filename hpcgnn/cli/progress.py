@@ -42,8 +42,6 @@ def rate_text(rate: float) -> str:
 
 
 class ShownTask(ProgressTask):
-    """One bar."""
-
     def __init__(self, bars: Progress, task: TaskID) -> None:
         self._bars, self._task = bars, task
 
@@ -65,7 +63,6 @@ class ShownProgress:
         return ShownTask(self._bars, task)
 
     def finish(self) -> None:
-        """Fill the bar that has no total."""
         if self._open_ended is not None:
             self._bars.update(self._open_ended, total=1, completed=1)
 

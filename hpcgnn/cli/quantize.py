@@ -76,18 +76,14 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
         print_result(model, score, before, after, memory, out)
 
 
-def scores_of(evaluation) -> dict[str, float]:
-    return {"train": evaluation.train_score, "val": evaluation.val_score, "test": evaluation.test_score}
-
-
 def print_result(model, score: str, before, after: dict[str, float], memory, out: Path) -> None:
-    """Print scores and bytes before and after; only rank 0 calls it."""
     from hpcgnn.cli.infer import features_line, model_line, scores_line
     from hpcgnn.lowbit.inference.model_file import payload_bytes
 
     float_bytes = 4 * sum(one.codes.size for convolution in model.convolutions for one in convolution.maps)
     click.echo(model_line(model))
-    click.echo(f"before {scores_line(score, scores_of(before))}")
+    scores = {split: getattr(before, f"{split}_score") for split in after}
+    click.echo(f"before {scores_line(score, scores)}")
     click.echo(f"after  {scores_line(score, after)}")
     click.echo(f"model: {size_text(out.stat().st_size)} in its file: {size_text(payload_bytes(model))} are "
                f"numbers and {size_text(-(-model.weight_bits // 8))} weights, {size_text(float_bytes)} in float32")

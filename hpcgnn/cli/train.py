@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import Field
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,7 +27,11 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, users_of
 from hpcgnn.registry import parse_value, read_toml
 from hpcgnn.run.output import discard, size_text, tell, time_text
+from hpcgnn.run.tables import wrapped
 from hpcgnn.settings import type_name
+
+if TYPE_CHECKING:
+    from hpcgnn.training.forecast import Forecast
 
 METHOD = "Method"
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
@@ -153,7 +157,6 @@ def show_result(text: str) -> None:
 
 def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
     """Collective: rank 0 prints what the Job made from `asked` and the file's settings would take."""
-    from hpcgnn.cli.forecast import forecast_lines
     from hpcgnn.run.launch import together
     from hpcgnn.training.forecast import forecast
     from hpcgnn.training.job import Job
@@ -165,7 +168,6 @@ def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> 
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:
-    """Settings of a TOML file, without the [provenance] of a run folder's config.toml."""
     if path is None:
         return {}
     settings = read_toml(path)
@@ -174,7 +176,6 @@ def read_settings(path: Path | None) -> dict[str, Any]:
 
 
 def one_line(summary: dict[str, Any]) -> str:
-    """The result in one line, for logs."""
     score = shown_score(summary["test_score"], summary["test_score_std"] if len(summary["seeds"]) > 1 else None,
                         summary["score_is_share"])
     bits = next((f"{value:.4g}" for value in (summary["bits"], summary["mean_bits"]) if value is not None), "none")
@@ -204,3 +205,71 @@ def _cost(summary: dict[str, Any]) -> str:
             f"{size_text(summary['disk_bytes_fetched_per_epoch'])} read"
             if "disk_bytes_spilled_per_epoch" in summary else "")
     return f"{time_text(summary['median_epoch_seconds'])} and {size_text(sent)} an epoch{share}{disk}"
+
+
+NAMES = {"features": "input rows, halo rows too", "structure": "ids, edges and matrices",
+         "weights": "weights, gradients and optimizer", "activations": "kept for the backward pass",
+         "halo_rows": "halo rows of one layer", "messages": "messages of one exchange",
+         "method_state": "kept by the method between epochs", "process": "in all, measured at its peak"}
+VALUES_AT = 19      # column at which the values of bytes and time begin
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
+
+
+def forecast_lines(found: Forecast) -> list[str]:
+    """What a dry run prints."""
+    ranks = len(found.memory)
+    lines = [f"memory of a rank: the largest of {ranks}, and their mean"]
+    for own in fields(found.memory[0]):
+        sizes = [getattr(memory, own.name) for memory in found.memory]
+        lines.append(f"  {NAMES[own.name]:34} {in_bytes(max(sizes)):>9} {in_bytes(sum(sizes) / ranks):>9}")
+    if found.limited is not None:
+        lines += ["tables within the limit of memory",
+                  f"  in memory        {in_bytes(found.limited.in_memory)} on the fullest rank",
+                  f"  on the disk      {in_bytes(found.limited.on_disk)} of the rank that has most there",
+                  f"  besides          {in_bytes(found.limited.fixed)} of a rank can't leave memory",
+                  f"  an epoch         writes {in_bytes(found.limited.written)} to the disk and reads "
+                  f"{in_bytes(found.limited.read)}, all ranks",
+                  f"  takes            {in_time(found.limited.seconds)} of it, at the "
+                  f"{in_bytes(found.limited.write_rate)} that a machine's disk writes in a second, and the "
+                  f"{in_bytes(found.limited.read_rate)} that it reads"]
+    lines += ["bytes sent by all ranks", *_sent(found), "time on this machine, with these ranks",
+              f"  an epoch         {in_time(found.epoch_seconds)}, the median of {found.sampled_epochs - 1} after the "
+              "first",
+              f"  an evaluation    {in_time(found.evaluation_seconds)}",
+              *([f"  a choice of widths {in_time(found.assign_seconds)}, {found.num_assignments} of them"]
+                if found.num_assignments else []),
+              f"  in all           {in_time(found.total_seconds)} for {found.num_epochs} epochs and "
+              f"{found.num_evaluations} evaluations, without start-up and checkpoints",
+              "nothing was written"]
+    return [wrapped(line, indent=VALUES_AT) for line in lines]
+
+
+def _sent(found: Forecast) -> list[str]:
+    epoch = in_bytes(found.most_bytes)
+    if found.least_bytes != found.most_bytes:
+        epoch = f"{in_bytes(found.least_bytes)} to {epoch}, as the method decides"
+    sums = f", and {in_bytes(found.sum_bytes)} of sums" if found.sum_bytes else ""
+    return [f"  an epoch         {epoch}{' of messages' * bool(sums)}{sums}",
+            f"  an evaluation    {in_bytes(found.evaluation_bytes)}",
+            f"  once             {in_bytes(found.setup_bytes)} of input rows"]
+
+
+def in_bytes(number: float) -> str:
+    """412 MB, 3.21 GB."""
+    for size, unit in UNITS:
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def in_time(seconds: float) -> str:
+    """3.2 ms, 12.1 s, 4 min 10 s, 2 h 5 min."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    whole = round(seconds)
+    if whole < SECONDS_A_MINUTE:
+        return f"{seconds:.3g} s"
+    if whole < SECONDS_AN_HOUR:
+        return f"{whole // SECONDS_A_MINUTE} min {whole % SECONDS_A_MINUTE} s"
+    return f"{whole // SECONDS_AN_HOUR} h {whole % SECONDS_AN_HOUR // SECONDS_A_MINUTE} min"

@@ -84,7 +84,6 @@ class WatchedRun:
         self._num_shown = -1
 
     def look(self) -> str:
-        """Read what is new, and return the state."""
         # The lock is released after the summary is written, so it is read first.
         is_held = self._is_held()
         self._config = self._config or self._read_config()
@@ -93,19 +92,16 @@ class WatchedRun:
         return self.state
 
     def standing(self):
-        """The Standing of the run; None before its first epoch."""
         from hpcgnn.report.live import Standing
 
         return Standing(self._config, self._tail.records) if self._tail.records else None
 
     def has_changed(self) -> bool:
-        """Whether there is more to show than at the last call."""
         before, self._num_shown = self._num_shown, len(self._tail.records)
         return self._num_shown != before
 
     @property
     def heading(self) -> str:
-        """The run's name, settings and process."""
         provenance = self._config.get("provenance", {})
         words = [str(self._config[name]) for name in ("model", "method") if name in self._config]
         if "dataset" in provenance:
@@ -116,7 +112,6 @@ class WatchedRun:
 
     @property
     def sentence(self) -> str:
-        """How the run ended, as a sentence."""
         last = self._tail.records[-1] if self._tail.records else None
         place = "before its first epoch" if last is None else f"after epoch {last['epoch']} of seed {last['seed']}"
         if self.state == COMPLETE:

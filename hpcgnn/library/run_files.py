@@ -76,7 +76,7 @@ class RunFiles:
         ------
         ConfigError      matplotlib is not installed
         """
-        from hpcgnn.report.figure import curves_figure
+        from hpcgnn.report.charts import curves_figure
 
         return curves_figure(read_runs([self.path])[0])
 

@@ -34,8 +34,6 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PartLoads:
-    """Rows and edges of every part."""
-
     num_parts: int
     num_hops: int                      # aggregations between the input and the loss
     # num_inner, num_halo, num_edges: (num_parts,) int64

@@ -253,8 +253,6 @@ def arena_bytes(size: ModelSize, rank: RankSize) -> int:
 
 @dataclass(frozen=True)
 class RankSize:
-    """Sizes of a rank's rows and exchanges."""
-
     layers: list[Layer[int]]                                    # of a step, with this rank's numbers
     evaluated: list[Layer[int]]                                 # of an evaluation, in which all rows are computed
     num_inner: int

@@ -28,8 +28,6 @@ SAMPLED_ROWS = 2048      # rows of an exchange in which motion is measured, over
 
 @dataclass(frozen=True)
 class Messages:
-    """How a method sends rows."""
-
     name: str                             # METHOD or METHOD:BITS
     bits: int                             # width of every row; the widest if the method chooses in training
     least_bits: int | None = None         # the narrowest of these, 0 if a rank may send nothing; None: `bits`

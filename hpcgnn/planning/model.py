@@ -77,7 +77,6 @@ class ModelSize(Shape):
 
     @property
     def bytes_of_types(self) -> int:
-        """Bytes of an edge's relation and attributes."""
         return 4 * ((self.num_relations > 0) + self.num_edge_features)
 
     @property
@@ -87,7 +86,6 @@ class ModelSize(Shape):
 
     @property
     def computes_all(self) -> bool:
-        """Whether a training pass computes all rows."""
         return (self.norm == "batch" or self.model in ROW_BY_ROW or self.is_quantized or self.embedding_dim > 0
                 or self.num_drawn > 0)
 
@@ -240,7 +238,6 @@ def rows_of(op: Op, loads: PartLoads) -> np.ndarray:
 
 
 def work_of(size: ModelSize, loads: PartLoads) -> Work:
-    """Count what a training pass of every part computes."""
     work = Work(loads.num_parts)
     for piece, _ in works_in_order(size, loads):
         work.add_all(piece)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
@@ -170,14 +171,9 @@ def _spread_pairs(counted: PartLoads, part: np.ndarray, scale: float) -> Pairs:
 
 
 def _induced(dataset: GraphDataset, node_id: np.ndarray) -> GraphDataset:
-    local = np.full(dataset.num_nodes, -1, np.int64)
-    local[node_id] = np.arange(len(node_id))
-    degree = np.diff(dataset.indptr)[node_id]
-    position = np.arange(degree.sum()) + np.repeat(dataset.indptr[node_id] - np.cumsum(degree) + degree, degree)
-    sources, target = local[dataset.indices[position]], np.repeat(np.arange(len(node_id)), degree)
-    is_inside = sources >= 0
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(target[is_inside], minlength=len(node_id)))])
-    return replace(dataset, indptr=indptr, indices=sources[is_inside].astype(dataset.indices.dtype),
+    arcs = scipy.sparse.csr_matrix((np.ones(dataset.num_edges, np.int8), dataset.indices, dataset.indptr),
+                                   shape=2 * (dataset.num_nodes,))[node_id][:, node_id]
+    return replace(dataset, indptr=arcs.indptr.astype(np.int64), indices=arcs.indices.astype(dataset.indices.dtype),
                    features=np.empty((len(node_id), 0), np.float32), labels=dataset.labels[node_id],
                    edge_weight=None, edge_type=None, edge_attr=None, relation_names=(), node_name=None,
                    **{name: getattr(dataset, name)[node_id] for name in ("train_mask", "val_mask", "test_mask")})

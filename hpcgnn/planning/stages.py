@@ -29,8 +29,6 @@ def total(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EpochSeconds:
-    """Seconds of an epoch."""
-
     # one of STAGES -> (num_parts,) float64; exchange stages count only what sums do not hide
     by_stage: dict[str, np.ndarray]
     exchange: float                    # simulated, until all exchanges have ended on all ranks, even if sums hide them

@@ -101,8 +101,6 @@ def stages_of(one: Prediction, size: ModelSize, cluster: Cluster) -> list[Stage]
 
 
 class Traces:
-    """The traces of a run, rank by rank."""
-
     def __init__(self, one: Prediction, size: ModelSize, cluster: Cluster):
         self._one, self._stages, self._num_steps = one, stages_of(one, size, cluster), size.num_steps
         self._bytes_of_sum = bytes_of_sum(size) if one.num_parts > 1 else 0

@@ -2,17 +2,19 @@
 
 `charts_of` picks the charts that the runs have data for, in the order of the page: one line per run (loss, score,
 seconds, bits), one bar per run (bytes, seconds, waiting, memory), one panel per run for its first seed (widths,
-execution, degrees: decisions have no mean over seeds), and charts by rank (balance, bytes by pair).
+execution, degrees: decisions have no mean over seeds), and charts by rank (balance, bytes by pair). `curves_figure` is
+for programs and notebooks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcgnn.errors import ConfigError
 from hpcgnn.report.formats import format_bytes, format_number, format_percent, format_ratio, format_seconds
 from hpcgnn.report.run_folder import Run
 from hpcgnn.report.series import (
@@ -27,6 +29,9 @@ from hpcgnn.report.series import (
     total_bytes,
 )
 from hpcgnn.report.summary import SENT, values_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NumberedRuns = list[tuple[int, Run]]      # per run, the number in the report, which selects the color
 
@@ -479,3 +484,33 @@ CHARTS: tuple[tuple[Callable[[NumberedRuns], Chart | None], Callable[[Run], Any]
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
+
+
+COLORS = {"train": "C0", "val": "C1", "test": "C2"}      # a split has one color in both panels
+
+
+def curves_figure(run: Run) -> Figure:
+    """One run as a matplotlib figure: losses on the left, scores on the right, by epoch, means over the seeds.
+
+    Raises ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot  # it tells a notebook how to show a figure
+    except ImportError as missing:
+        raise ConfigError("plot() needs matplotlib, which is not installed; "
+                          "run pip install 'hpcgnn[report]'") from missing
+    kind = score_kind([run])
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.5), layout="constrained", sharex=True)
+    pyplot.close(figure)      # else a notebook shows it twice, and pyplot keeps it for ever
+    panels = (("loss", 1, {"loss": "train", "val_loss": "val"}),
+              (kind.heading, kind.scale, {f"{split}_score": split for split in COLORS}))
+    for panel, (title, scale, splits) in zip(axes, panels, strict=True):
+        for key, split in splits.items():
+            values = scale * mean_over_seeds(run.curves(key))[0]
+            is_known = np.isfinite(values)
+            if is_known.any():
+                panel.plot(run.epochs[is_known], values[is_known], COLORS[split], label=SPLITS[split])
+        panel.set(xlabel="epoch", ylabel=title)
+        panel.legend()
+    figure.suptitle(run.name)
+    return figure

@@ -78,9 +78,9 @@ class Standing:
 
     @property
     def share(self) -> float:
-        epochs, repeat = self.config.get("epochs") or self.last["epoch"], self.config.get("repeat", 1)
+        epochs = self.config.get("epochs") or self.last["epoch"]
         done = (self.last["seed"] - self.config.get("seed", 0)) * epochs + self.last["epoch"]
-        return min(1.0, done / max(1, epochs * repeat))
+        return min(1.0, done / max(1, epochs * self.config.get("repeat", 1)))
 
     @property
     def seconds_left(self) -> float:

@@ -19,7 +19,7 @@ SENT = ("payload", "parameters", "sums", "control")      # what a rank hands to 
 def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Records) -> dict[str, Any]:
     known = {**provenance, **config}
     sent = {part: statistics.fmean(record.get(f"sent_bytes_{part}") or 0 for record in records) for part in SENT}
-    seconds = values_of(records, "epoch_seconds")
+    seconds, modes = values_of(records, "epoch_seconds"), values_of(records, "mode")
     score = "score" if config.get("score") in (None, "auto") else config["score"]
     return {
         **{key: known.get(key) for key in ("dataset", "model", "method", "ranks")},
@@ -30,7 +30,7 @@ def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Recor
         "sent_bytes_messages_per_epoch": sent["payload"] + sent["parameters"],
         **{f"sent_bytes_{part}_per_epoch": num_bytes for part, num_bytes in sent.items()},
         "mean_bits": _mean_bits(records),
-        "synchronous_share": _synchronous_share(records),
+        "synchronous_share": modes.count("sync") / len(modes) if modes else None,
         "width_histogram": _width_histogram(records),
         "peak_rss_bytes": None,
         "other_cores": None,
@@ -48,11 +48,6 @@ def _mean_bits(records: Records) -> float | None:
     payload_bits = [8 * record["sent_bytes_payload"] for record in sent]
     num_values = [bits / record["mean_bits"] for bits, record in zip(payload_bits, sent, strict=True)]
     return sum(payload_bits) / sum(num_values)
-
-
-def _synchronous_share(records: Records) -> float | None:
-    modes = values_of(records, "mode")
-    return modes.count("sync") / len(modes) if modes else None
 
 
 def _width_histogram(records: Records) -> dict[str, int] | None:

@@ -99,8 +99,9 @@ def _split(facts: list[dict[str, str]]) -> Table:
     differing = sorted((key for key in keys if len({one.get(key) for one in facts}) > 1),
                        key=lambda key: sum(key not in one for one in facts))
     rows = [[Cell(one.get(key, UNKNOWN), _sort_value(one.get(key))) for key in differing] for one in facts]
-    return Table([Column(key, is_number=_are_numbers([one.get(key) for one in facts])) for key in differing], rows,
-                 {key: facts[0][key] for key in keys if key not in differing})
+    columns = [Column(key, is_number=all(not isinstance(row[place].value, str) for row in rows))
+               for place, key in enumerate(differing)]
+    return Table(columns, rows, {key: facts[0][key] for key in keys if key not in differing})
 
 
 def _of_summary(key: str, write: Callable[[Any], str]) -> Callable[[Run], Cell]:
@@ -126,10 +127,6 @@ def _sort_value(text: str | None) -> float | str | None:
         return float(text)
     except ValueError:
         return text
-
-
-def _are_numbers(texts: list[str | None]) -> bool:
-    return all(isinstance(_sort_value(text), (float, type(None))) for text in texts)
 
 
 # Keys of [provenance] and of the summary's versions, in this order, with the words of the page.

@@ -115,11 +115,6 @@ def columns_of(answers: Answers) -> dict[str, np.ndarray]:
     return {**columns, **_split("value", answers.prediction, answers.class_names)}
 
 
-def embedding_columns(answers: Answers) -> dict[str, np.ndarray]:
-    """Columns of the embeddings, (n,) float32 each: `embedding_0`, `embedding_1`, ..."""
-    return _split("embedding", answers.embeddings, ())
-
-
 def _split(name: str, table: np.ndarray, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     keys = names if len(names) == table.shape[1] else range(table.shape[1])
     return {f"{name}_{key}": table[:, number] for number, key in enumerate(keys)}
@@ -178,7 +173,7 @@ def _write_csv(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None
     with replacing(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         for number, piece in enumerate(pieces):
-            columns = {**columns_of(piece), **embedding_columns(piece)}
+            columns = {**columns_of(piece), **_split("embedding", piece.embeddings, ())}
             if number == 0:
                 writer.writerow(columns)
             # str(float32) is the shortest text that reads back as the same number.

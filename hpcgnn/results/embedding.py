@@ -31,14 +31,12 @@ class WatchedPass:
         self._num_inner, self._rows = graph.num_inner, None
 
     def note(self, rows: Any) -> None:
-        """Remember the inner rows of a tensor, or of the first tensor in a pair."""
         for one in rows if isinstance(rows, tuple) else (rows,):
             if isinstance(one, torch.Tensor) and one.ndim >= 2 and len(one) >= self._num_inner:
                 self._rows = one[:self._num_inner].detach().flatten(1)
                 return
 
     def note_input(self, layer: nn.Module, arguments: tuple, options: dict[str, Any]) -> None:
-        """Note the first tensor, or pair of tensors, that a layer is called with."""
         for argument in (*arguments, *options.values()):
             if isinstance(argument, (torch.Tensor, tuple)):
                 self.note(argument)

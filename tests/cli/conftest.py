@@ -2,7 +2,7 @@
 
 import pytest
 from mpi4py import MPI
-from training_setup import shared_path  # noqa: F401
+from training_setup import easy_graph, shared_path, write_once  # noqa: F401
 
 from hpcgnn.__main__ import main
 
@@ -19,3 +19,9 @@ def hpcgnn(capsys, monkeypatch):
         return MPI.COMM_WORLD.bcast((stop.value.code or 0, printed.out, printed.err))
 
     return run
+
+
+@pytest.fixture
+def shards(shared_path):  # noqa: F811
+    """Collective: shards of the easy graph, a part for each rank."""
+    return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")

@@ -62,12 +62,6 @@ def test_each_fault_is_one_sentence(hpcgnn, tmp_path, balance, code, complaint):
         package.preprocess(SOURCE, parts=2, out=tmp_path / "g", balance=balance)
 
 
-def test_a_partitioner_without_weights_can_not_balance_training(hpcgnn, tmp_path):
-    code, _, err = hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g", "--partitioner", "ldg",
-                          "--balance", "training")
-    assert code == 1 and "partitioner ldg balances nodes only" in err
-
-
 @pytest.mark.parametrize("work, complaint", [("0", "an epoch is of 1 to 1024 layers, found 0"), ("none", "none")])
 def test_work_of_nothing_is_refused(hpcgnn, tmp_path, work, complaint):
     hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g")

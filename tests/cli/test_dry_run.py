@@ -6,16 +6,15 @@ import re
 
 import pytest
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, snapshot, write_once
+from training_setup import SMALL, snapshot
 
-from hpcgnn.cli.forecast import NAMES, in_bytes, in_time
+from hpcgnn.cli.train import NAMES, in_bytes, in_time
 
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_dry_run_says_what_a_run_would_take_and_writes_nothing(hpcgnn, shared_path):
-    shards = write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
+def test_a_dry_run_says_what_a_run_would_take_and_writes_nothing(hpcgnn, shards, shared_path):
     before = snapshot(shared_path)
     status, printed, complaints = hpcgnn("train", shards, "--out", shared_path / "run", "--dry-run", *FLAGS)
     assert (status, complaints) == (0, "")
@@ -28,8 +27,7 @@ def test_a_dry_run_says_what_a_run_would_take_and_writes_nothing(hpcgnn, shared_
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_dry_run_within_a_limit_says_what_goes_to_the_disk(hpcgnn, shared_path):
-    shards = write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
+def test_a_dry_run_within_a_limit_says_what_goes_to_the_disk(hpcgnn, shards):
     status, printed, complaints = hpcgnn("train", shards, "--dry-run", "--memory=100G", *FLAGS)
     assert (status, complaints) == (0, "") and "tables within the limit of memory\n" in printed
     assert "an epoch         writes 0 B to the disk and reads 0 B, all ranks\n" in printed
@@ -42,8 +40,7 @@ def test_a_dry_run_within_a_limit_says_what_goes_to_the_disk(hpcgnn, shared_path
 
 
 @pytest.mark.parallel(2)
-def test_what_can_t_be_trained_is_refused_on_all_ranks(hpcgnn, shared_path):
-    shards = write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
+def test_what_can_t_be_trained_is_refused_on_all_ranks(hpcgnn, shards):
     status, _, complaints = hpcgnn("train", shards, "--dry-run", "--model=gat", "--set", "heads=3", "--hidden=8")
     assert status != 0 and "hidden must be a multiple of the 3 attention heads" in complaints
 

@@ -21,11 +21,6 @@ from hpcgnn.shards.writer import Making, write_shards
 KINDS = ("gcn", "sage", "gin", "gat")
 
 
-@pytest.fixture
-def shards(shared_path):
-    return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
-
-
 def model_file(path, kind="gcn", made_on=None, **options):
     """Collective: a file of random weights that fits the easy graph."""
     made_on = made_on or fingerprint_of(easy_graph(), FeatureStorage("float32"))

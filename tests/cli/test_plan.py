@@ -32,8 +32,10 @@ def cluster(tmp_path):
 
 
 @pytest.fixture
-def plan(hpcgnn, tmp_path):
-    """plan(words): the record of a plan, and what is printed, without its line breaks."""
+def plan(hpcgnn, tmp_path, monkeypatch):
+    """plan(words): the record of a plan, and what is printed, without its line breaks; no picture is drawn."""
+    monkeypatch.setattr("hpcgnn.bench.result.why_no_picture", lambda name: "not drawn")
+
     def run(*words):
         status, printed, complaints = hpcgnn("plan", SOURCE, *words, "--out", tmp_path / "plan")
         assert (status, complaints) == (0, "") and (tmp_path / "plan/table.txt").read_text() in printed
@@ -177,10 +179,11 @@ def test_a_picture_s_legends_cover_no_axes(cluster):
             assert figure.bbox.x0 <= legend.x0 and legend.x1 <= figure.bbox.x1 and legend.y0 >= figure.bbox.y0
 
 
-def test_a_plan_has_a_picture(plan, cluster, tmp_path):
+def test_a_plan_has_a_picture(hpcgnn, cluster, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    assert plan("--cluster", cluster, "--parts", "2")[1].endswith(f"results: {tmp_path / 'plan'}")
-    assert (tmp_path / "plan/plan.png").read_bytes().startswith(b"\x89PNG")
+    status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2", "--out", tmp_path)
+    assert status == 0 and printed.endswith(f"results: {tmp_path}\n")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):

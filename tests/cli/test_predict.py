@@ -18,11 +18,6 @@ from hpcgnn.training.checkpoint import read_checkpoint, write_checkpoint
 from hpcgnn.training.run_folder import RunFolder
 
 
-@pytest.fixture
-def shards(shared_path):
-    return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
-
-
 def expected_logits(folder, edge_weight=None, **settings):
     """PyTorch Geometric's, in float64, with the best weights of a run."""
     from hpcgnn.nn.models import ModelShape, build_model

@@ -72,13 +72,15 @@ def test_cleaning_is_reported(hpcgnn, tmp_path):
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
-def test_every_partitioner_is_reached_and_reproducible(hpcgnn, tmp_path, partitioner):
+def test_every_partitioner_is_reached_and_reproducible_and_balances_what_it_does_best(hpcgnn, tmp_path, partitioner):
+    balance = "both" if partitioner in ("kaminpar", "metis", "metis-cut") else "nodes"
     for name in "ab":
-        code, _, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path / name, "--parts", 2, "--partitioner", partitioner)
-        assert code == 0
+        _, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path / name, "--parts", 2, "--partitioner", partitioner)
+        assert f"2 parts by {partitioner}, seed 0, balance {balance}, reorder nested" in out
     first, second = (read_partition(tmp_path / name, 1, 2).inner_id for name in "ab")
     np.testing.assert_array_equal(first, second)
-    assert read_graph_info(tmp_path / "a").provenance.partitioner == partitioner
+    provenance = read_graph_info(tmp_path / "a").provenance
+    assert (provenance.partitioner, provenance.settings["balance"]) == (partitioner, balance)
 
 
 @pytest.mark.covering(1)
@@ -90,14 +92,6 @@ def test_balance_and_order_are_reached_kept_and_shown(hpcgnn, tmp_path, balance,
     assert code == 0 and f"2 parts by kaminpar, seed 0, balance {balance}, reorder {reorder}" in out
     settings = verify_shards(tmp_path).provenance.settings
     assert (settings["balance"], settings["reorder"]) == (balance, reorder)
-
-
-@pytest.mark.parametrize("partitioner, balance", [("kaminpar", "both"), ("metis", "both"), ("metis-cut", "both"),
-                                                  ("ldg", "nodes"), ("random", "nodes"), ("contiguous", "nodes")])
-def test_balance_is_what_the_partitioner_does_best_unless_told(hpcgnn, tmp_path, partitioner, balance):
-    _, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--partitioner", partitioner)
-    assert f"2 parts by {partitioner}, seed 0, balance {balance}, reorder nested" in out
-    assert read_graph_info(tmp_path).provenance.settings["balance"] == balance
 
 
 def test_what_refinement_changed_is_shown_and_kept(hpcgnn, tmp_path):
@@ -171,8 +165,7 @@ def test_taken_folder_needs_overwrite(hpcgnn, tmp_path):
     ((SOURCE, "--parts", 2, "--partitioner", "kahip"), 2, "kahip"),
     ((SOURCE, "--parts", 2, "--seed", -1), 2, "seed"),
     ((SOURCE, "--parts", 2, "--split", 0.9, 0.9), 1, "split fractions"),
-    ((SOURCE, "--parts", 2, "--partitioner", "ldg", "--balance", "edges"), 1, "partitioner ldg balances nodes only"),
-    ((SOURCE, "--parts", 2, "--balance", "halo"), 2, "halo"),
+    ((SOURCE, "--parts", 2, "--partitioner", "ldg", "--balance", "training"), 1, "partitioner ldg balances nodes only"),
     ((SOURCE, "--parts", 2, "--reorder", "random"), 2, "random"),
     ((SOURCE, "--parts", 2, "--make-labels", 1), 2, "make-labels"),
     ((SOURCE, "--parts", 2, "--make-labels", 3), 1, "has labels of its own; leave out --make-labels"),

@@ -14,11 +14,6 @@ from hpcgnn.run.output import size_text
 from hpcgnn.shards.features import FeatureStorage, fingerprint_of
 
 
-@pytest.fixture
-def shards(shared_path):
-    return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
-
-
 def trained(shards, shared_path, **settings):
     """Collective: a run folder."""
     train(MPI.COMM_WORLD, shards, shared_path / "run", **settings)

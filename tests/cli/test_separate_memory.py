@@ -1,6 +1,6 @@
 """The commands that take --device cuda, on a device whose memory is apart from the host's, without a GPU.
 
-Benchmarks run on torch's device "meta" instead: see tests/bench/test_device_places.py.
+Benchmarks run on torch's device "meta" instead: see tests/bench/test_device.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, without_seconds, write, write_once
+from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, without_seconds, write
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
@@ -17,11 +17,6 @@ from hpcgnn.training.job import Job, train
 from hpcgnn.training.run_folder import RunFolder
 
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
-
-
-@pytest.fixture
-def shards(shared_path):
-    return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
 
 
 def settings_of(path):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, on_rank_zero, snapshot, without_seconds, write_once
+from training_setup import SMALL, on_rank_zero, snapshot, without_seconds
 
 from hpcgnn.errors import CheckpointError
 from hpcgnn.lowbit.inference.model_file import KIND, VERSION, read_model
@@ -21,11 +21,6 @@ SETS = {(): [], ("--clusters", 24): ["--set", "clusters=24"],
             "--set", "clusters=24", "--set", "batch_size=3", "--set", "between_clusters=true"]}
 CUT, JOINED = list(SETS)[1:]
 BOTH = pytest.mark.parametrize("cut", [CUT, JOINED], ids=["clusters", "batches"])
-
-
-@pytest.fixture
-def shards(shared_path):
-    return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
 
 
 def train(hpcgnn, shards, out, cut, **settings):

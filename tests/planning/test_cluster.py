@@ -9,8 +9,16 @@ import pytest
 from planning_setup import TABLES, small_cluster
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.planning.cluster import CODES, Network, cluster_text, read_cluster
-from hpcgnn.planning.presets import NETWORKS, NODES, preset_cluster, with_network
+from hpcgnn.planning.cluster import (
+    CODES,
+    NETWORKS,
+    NODES,
+    Network,
+    cluster_text,
+    preset_cluster,
+    read_cluster,
+    with_network,
+)
 
 
 @pytest.fixture

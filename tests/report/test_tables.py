@@ -4,7 +4,7 @@ import pytest
 from report.fake_runs import with_summary, write_adaptive_run, write_run
 
 from hpcgnn.report.comparison import MAX_BASELINES, as_plain, baselines_of, best_run, differences_from
-from hpcgnn.report.headlines import headlines
+from hpcgnn.report.page import headlines
 from hpcgnn.report.run_folder import read_runs
 from hpcgnn.report.tables import environment_table, facts_of, results_table, settings_table
 
