@@ -61,6 +61,14 @@ def write_archive(path):
     return path
 
 
+def archive_of(path, dataset):
+    """A whole dataset as an archive, with its splits."""
+    np.savez(path, indptr=dataset.indptr, indices=dataset.indices, features=dataset.features, labels=dataset.labels,
+             num_classes=np.int64(dataset.num_classes), train_mask=dataset.train_mask, val_mask=dataset.val_mask,
+             test_mask=dataset.test_mask)
+    return path
+
+
 def trained_file(path, kind, num_nodes=120, name="made"):
     """A model file of the archive's graph, as hpcgnn quantize writes it."""
     stack, batches, rows, _ = some_work(kind)

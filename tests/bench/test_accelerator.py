@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import scipy.sparse
+from inference_setup import archive_of
+from training_setup import easy_graph
 
 from hpcgnn.accelerators.energy import Energy
 from hpcgnn.accelerators.simulate import Outcome
@@ -41,21 +41,13 @@ def test_a_sweep_of_too_many_runs_is_refused():
         Sweep.parse("buffers.input=1e-300:1e300")
 
 
-def write_graph(folder):
-    rng = np.random.default_rng(0)
-    dense = rng.random((50, 50)) < 0.1
-    dense = np.triu(dense, 1) | np.triu(dense, 1).T
-    arcs = scipy.sparse.csr_matrix(dense)
-    path = folder / "drawn.npz"
-    np.savez(path, indptr=arcs.indptr.astype(np.int64), indices=arcs.indices.astype(np.int32), num_features=12,
-             features=(rng.random((50, 12)) < 0.4).astype(np.float32), labels=rng.integers(0, 3, 50), num_classes=3,
-             train_mask=np.arange(50) < 20, val_mask=(np.arange(50) >= 20) & (np.arange(50) < 30),
-             test_mask=np.arange(50) >= 30)
-    return path
+@pytest.fixture
+def graph(tmp_path):
+    return archive_of(tmp_path / "drawn.npz", easy_graph(spec="synthetic:nodes=50,mean_degree=5,classes=3,features=12"))
 
 
-def test_the_command_leaves_tables_numbers_and_a_picture(bench, tmp_path):
-    status, printed, complaints = bench("accelerator", f"{write_graph(tmp_path)}:gcn", "--designs", "mega,grow",
+def test_the_command_leaves_tables_numbers_and_a_picture(bench, graph, tmp_path):
+    status, printed, complaints = bench("accelerator", f"{graph}:gcn", "--designs", "mega,grow",
                                         "--out", tmp_path / "out")
     assert not status, complaints
     content = json.loads((tmp_path / "out/accelerator.json").read_text())
@@ -77,8 +69,8 @@ def test_the_command_leaves_tables_numbers_and_a_picture(bench, tmp_path):
     assert (tmp_path / "out/accelerator.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_sweep_runs_the_first_design_at_every_value(bench, tmp_path):
-    status, printed, complaints = bench("accelerator", f"{write_graph(tmp_path)}:gcn", "--designs", "mega", "--sweep",
+def test_a_sweep_runs_the_first_design_at_every_value(bench, graph, tmp_path):
+    status, printed, complaints = bench("accelerator", f"{graph}:gcn", "--designs", "mega", "--sweep",
                                         "workload.bit_width=1,2,4", "--out", tmp_path / "out")
     assert not status, complaints
     outcomes = json.loads((tmp_path / "out/accelerator.json").read_text())["outcomes"]
@@ -103,8 +95,8 @@ def test_what_can_not_be_modeled_is_refused_before_a_graph_is_read(bench, argume
     ("buffers.inputs=1", "mega has no buffers.inputs; it has"),
     ("workload.bit_width=wide", "workload.bit_width is 'wide'; expected 1 to 32"),
 ])
-def test_a_value_that_can_not_be_ends_a_sweep_with_a_sentence(bench, tmp_path, sweep, complaint):
-    status, _, said = bench("accelerator", f"{write_graph(tmp_path)}:gcn", "--sweep", sweep)
+def test_a_value_that_can_not_be_ends_a_sweep_with_a_sentence(bench, graph, sweep, complaint):
+    status, _, said = bench("accelerator", f"{graph}:gcn", "--sweep", sweep)
     assert status and complaint in said.replace("\n", " ") and "Traceback" not in said
 
 

@@ -11,10 +11,11 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from fork_server import served
+from inference_setup import archive_of
 from parallel_run import clean_environment, launcher
+from training_setup import easy_graph
 
 from hpcgnn.__main__ import main
 from hpcgnn.bench import result
@@ -53,15 +54,7 @@ def records_of(folder, kind):
 @pytest.fixture
 def graph(tmp_path):
     """An .npz archive of 40 nodes with features, labels and splits."""
-    rng = np.random.default_rng(0)
-    source, target = rng.integers(0, 40, (2, 400))
-    pairs = np.unique(np.stack([target, source], 1)[source != target], axis=0)
-    kinds = np.arange(40) % 4
-    np.savez(tmp_path / "small.npz", indptr=np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=40))]),
-             indices=pairs[:, 1].astype(np.int32), features=rng.normal(size=(40, 6)).astype(np.float32),
-             labels=rng.integers(0, 3, 40), num_classes=np.int64(3), train_mask=kinds < 2, val_mask=kinds == 2,
-             test_mask=kinds == 3)
-    return tmp_path / "small.npz"
+    return archive_of(tmp_path / "small.npz", easy_graph(spec="synthetic:nodes=40,mean_degree=8,classes=3,features=6"))
 
 
 def installed(*peers):

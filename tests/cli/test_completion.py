@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from covering import long_but
 
 from hpcgnn.cli.train import command
 from hpcgnn.methods import METHODS
@@ -41,7 +42,7 @@ def test_the_program_answers_the_shell(words, found):
     assert done.returncode == 0 and f"plain,{found}\n" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", long_but((0,), ["bash", "zsh", "fish"]))
 def test_each_shell_gets_its_script(shell):
     done = subprocess.run([sys.executable, "-m", "hpcgnn"], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "_HPCGNN_COMPLETE": f"{shell}_source"})

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from covering import long_but
 from reference_partition import arcs_of, expected_importance, needed_ids, random_dataset
 
 from hpcgnn.cli.graph_text import WIDTHS, bits_line, level_bins_of, print_info, row_bytes
@@ -77,7 +78,7 @@ def test_folder_without_shards_is_refused(hpcgnn, tmp_path):
                                  "--out has made\n")
 
 
-@pytest.mark.parametrize("suffix, magic", [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+@pytest.mark.parametrize("suffix, magic", long_but((0,), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")]))
 def test_picture_is_drawn_in_the_format_of_its_name(hpcgnn, shards, tmp_path, suffix, magic):
     code, out, _ = hpcgnn("inspect", shards, "--plot", tmp_path / f"parts.{suffix}")
     assert code == 0 and out.endswith(f"picture: {tmp_path / 'parts'}.{suffix}\n")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import SIMD_FLAGS, processor_flags
 from fork_server import served
+from inference_setup import archive_of
 from parallel_run import clean_environment, launcher
 from training_setup import easy_graph, losses
 
@@ -60,11 +61,8 @@ def hpcgnn_in_one(commands, held=AVX2):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A graph as an archive and as shards."""
-    path, dataset = tmp_path_factory.mktemp("avx2"), easy_graph()
-    np.savez(path / "small.npz", indptr=dataset.indptr, indices=dataset.indices, features=dataset.features,
-             labels=dataset.labels, num_classes=np.int64(dataset.num_classes), train_mask=dataset.train_mask,
-             val_mask=dataset.val_mask, test_mask=dataset.test_mask)
-    hpcgnn("preprocess", f"npz:{path / 'small.npz'}", "--parts", 1, "--out", path / "shards")
+    path = tmp_path_factory.mktemp("avx2")
+    hpcgnn("preprocess", f"npz:{archive_of(path / 'small.npz', easy_graph())}", "--parts", 1, "--out", path / "shards")
     return path
 
 
