@@ -202,7 +202,7 @@ class Choices:
     hidden: int = 256
     precision: str = "fp32"
     norm: str = "layer"
-    dropout: float = 0.5
+    dropout: float | None = None      # None: the task's default
     settings: dict[str, Any] = field(default_factory=dict)      # of hpcgnn train, such as steps; see `recipe`
     partitioner: str = DEFAULT_PARTITIONER
     balance: str | None = None
@@ -215,9 +215,10 @@ class Choices:
 
     def config_of(self, method: str) -> TrainConfig:
         """The training with a METHOD or METHOD:BITS. Raises ConfigError if it can't be planned."""
+        of_dropout = {} if self.dropout is None else {"dropout": self.dropout}
         return check_settings({**{name: getattr(self, name) for name in ("model", "layers", "hidden", "precision",
-                                                                         "norm", "dropout")},
-                               **read_method(method), **self.settings})
+                                                                         "norm")},
+                               **of_dropout, **read_method(method), **self.settings})
 
 
 @dataclass(frozen=True)

@@ -605,7 +605,7 @@ def test_a_network_scores_links_without_relations(shared_path):
     dataset = with_links()
     shards = write_once(COMM, dataset, shared_path / "shards")
     found, metrics, run = train(COMM, shards, shared_path / "run", **LINK_SETTINGS, decoder="mlp", epochs=30, hidden=8,
-                                lr=0.03, dropout=0.0)
+                                lr=0.03)
     assert losses(metrics)[-1] < losses(metrics)[0] - 0.2 and found["test_score"] > 0.05
     decoder = read_checkpoint(run.folder.checkpoint).model if COMM.rank == 0 else {}
     names = {name for name in decoder if "link_decoder" in name}
@@ -691,6 +691,11 @@ def test_settings_that_links_can_t_use_are_refused(settings, sentence):
 def test_a_score_of_links_needs_links():
     with pytest.raises(ConfigError, match="score mrr is for links; add --task links"):
         TrainConfig.of(score="mrr")
+
+
+def test_links_have_no_dropout_unless_it_is_given():
+    assert TrainConfig.of(task="links").dropout == 0.0 and TrainConfig.of().dropout == 0.5
+    assert TrainConfig.of(task="links", dropout=0.5).dropout == 0.5
 
 
 def test_a_network_draws_fewer_nodes_unless_a_number_is_given():
