@@ -52,20 +52,28 @@ def two(graph: hpcgnn.Graph, seed: int = 0) -> Two:
     return Two(graph.num_features, graph.num_classes)
 
 
+@pytest.fixture
+def fit(graph, shared_path):
+    """fit(model=two(graph), out="run", **more): a short training, whose folder is named."""
+    def train_it(model=None, out="run", **more):
+        return hpcgnn.fit(two(graph) if model is None else model, graph, out=shared_path / out, **{**RUN, **more})
+    return train_it
+
+
 @pytest.mark.parallel([1, 2])
-def test_a_named_model_trains_bit_for_bit_as_from_the_shell(graph, shared_path):
+def test_a_named_model_trains_bit_for_bit_as_from_the_shell(fit, graph, shared_path):
     _, expected, _ = train(COMM, graph.shards, shared_path / "shell", method="uniform", bits=2)
     settings = {name: value for name, value in SMALL.items() if name != "model"}
-    run = hpcgnn.fit("gcn", graph, out=shared_path / "fit", method="uniform", bits=2, **settings)
+    run = fit("gcn", out="fit", method="uniform", bits=2, **settings)
     assert without_seconds(run.metrics) == without_seconds(expected)
     assert run.evaluate().test_score == run.test_score
 
 
 @pytest.mark.parallel([1, 2])
-def test_ranks_begin_with_the_weights_of_rank_0_and_end_with_the_best_ones(graph, shared_path):
+def test_ranks_begin_with_the_weights_of_rank_0_and_end_with_the_best_ones(fit, graph):
     model, first = two(graph, seed=COMM.rank), two(graph, seed=0)
-    run = hpcgnn.fit(model, graph, out=shared_path / "run", **RUN)
-    again = hpcgnn.fit(first, graph, out=shared_path / "again", **RUN)
+    run = fit(model)
+    again = fit(first, out="again")
     assert without_seconds(run.metrics) == without_seconds(again.metrics)
     for name, tensor in run.model.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor) and torch.equal(first.state_dict()[name], tensor)
@@ -73,26 +81,25 @@ def test_ranks_begin_with_the_weights_of_rank_0_and_end_with_the_best_ones(graph
 
 @pytest.mark.parallel([1, 3])
 @pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_an_own_loss_of_rows_or_of_their_mean_is_the_built_in_one(graph, shared_path, reduction):
-    built_in = hpcgnn.fit(two(graph), graph, out=shared_path / "built-in", **RUN)
-    own = hpcgnn.fit(two(graph), graph, out=shared_path / "own", **RUN,
-                     loss=lambda outputs, labels: torch.nn.functional.cross_entropy(outputs, labels,
+def test_an_own_loss_of_rows_or_of_their_mean_is_the_built_in_one(fit, reduction):
+    built_in = fit(out="built-in")
+    own = fit(out="own", loss=lambda outputs, labels: torch.nn.functional.cross_entropy(outputs, labels,
                                                                                     reduction=reduction))
     np.testing.assert_allclose(losses(own.metrics), losses(built_in.metrics), rtol=1e-5)
 
 
-def test_a_loss_of_another_shape_is_refused(graph, shared_path):
+def test_a_loss_of_another_shape_is_refused(fit):
     with pytest.raises(hpcgnn.HpcgnnError, match=r"the loss gives values of shape \(144, 4\) for 144 rows"):
-        hpcgnn.fit(two(graph), graph, out=shared_path / "run", **RUN, loss=lambda outputs, labels: outputs)
+        fit(loss=lambda outputs, labels: outputs)
 
 
 @pytest.mark.parallel([1, 3])
-def test_an_own_score_sees_the_rows_of_all_ranks_once(graph, shared_path):
+def test_an_own_score_sees_the_rows_of_all_ranks_once(fit):
     def error_rate(outputs: torch.Tensor, labels: torch.Tensor) -> float:
         return (outputs.argmax(dim=1) != labels).double().mean()
 
-    run = hpcgnn.fit(two(graph), graph, out=shared_path / "own", **RUN, score=error_rate, prefers_low=True)
-    accuracy = hpcgnn.fit(two(graph), graph, out=shared_path / "accuracy", **RUN)
+    run = fit(out="own", score=error_rate, prefers_low=True)
+    accuracy = fit(out="accuracy")
     found = [1 - record["val_score"] for record in run.metrics if "val_score" in record]
     np.testing.assert_allclose(found, [record["val_score"] for record in accuracy.metrics if "val_score" in record])
     assert run.summary["score_name"] == "error_rate"
@@ -100,11 +107,10 @@ def test_an_own_score_sees_the_rows_of_all_ranks_once(graph, shared_path):
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_an_own_score_sees_rows_in_the_order_of_the_source(graph, shared_path):
+def test_an_own_score_sees_rows_in_the_order_of_the_source(fit):
     """So it may look up what it knows of each node."""
     dataset, seen = easy_graph(), []
-    hpcgnn.fit(two(graph), graph, out=shared_path / "run", **RUN,
-               score=lambda outputs, labels: seen.append(labels.numpy()) or 0.5)
+    fit(score=lambda outputs, labels: seen.append(labels.numpy()) or 0.5)
     masks = dataset.train_mask, dataset.val_mask, dataset.test_mask
     for found, mask in zip(seen[-3:], masks, strict=False):      # rank 0 calls it
         np.testing.assert_array_equal(found, dataset.labels[mask.astype(bool)])
@@ -117,10 +123,9 @@ def test_an_own_score_of_no_row_is_nan():
 
 
 @pytest.mark.parallel([1, 2])
-def test_torchs_adam_takes_the_steps_of_the_built_in_one(graph, shared_path):
-    built_in = hpcgnn.fit(two(graph), graph, out=shared_path / "built-in", lr=0.02, **RUN)
-    own = hpcgnn.fit(two(graph), graph, out=shared_path / "own", **RUN,
-                     optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02))
+def test_torchs_adam_takes_the_steps_of_the_built_in_one(fit):
+    built_in = fit(out="built-in", lr=0.02)
+    own = fit(out="own", optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02))
     np.testing.assert_allclose(losses(own.metrics), losses(built_in.metrics), rtol=1e-4)
 
 
@@ -151,13 +156,13 @@ class Stop(hpcgnn.Callback):
 @pytest.mark.parametrize("name, optimizer", [
     ("cosine", None), ("plateau", None), ("warm-up", lambda it: torch.optim.SGD(it, lr=0.3, momentum=0.9)),
     ("lambda", lambda it: torch.optim.AdamW(it, lr=0.05))])
-def test_a_stopped_run_with_schedule_and_optimizer_goes_on_bit_for_bit(graph, shared_path, name, optimizer):
-    brought = {"schedule": schedules()[name], "optimizer": optimizer, **RUN, "epochs": 14}
-    whole = hpcgnn.fit(two(graph), graph, out=shared_path / "whole", **brought)
+def test_a_stopped_run_with_schedule_and_optimizer_goes_on_bit_for_bit(fit, graph, name, optimizer):
+    brought = {"schedule": schedules()[name], "optimizer": optimizer, "epochs": 14}
+    whole = fit(out="whole", **brought)
     with pytest.raises(Interrupted):
-        hpcgnn.fit(two(graph), graph, out=shared_path / "stopped", callbacks=[Stop(6)], **brought)
+        fit(out="stopped", callbacks=[Stop(6)], **brought)
     model = two(graph, seed=5)      # what it holds has no say: the checkpoint does
-    resumed = hpcgnn.fit(model, graph, out=shared_path / "stopped", resume=True, **brought)
+    resumed = fit(model, out="stopped", resume=True, **brought)
     assert without_seconds(resumed.metrics) == without_seconds(whole.metrics)
     assert len({record["lr"] for record in whole.metrics}) > 1
 
@@ -172,12 +177,12 @@ class Counting(torch.optim.SGD):
 
 
 @pytest.mark.parallel([1, 2])
-def test_what_an_optimizer_keeps_in_its_groups_goes_on_too(graph, shared_path):
-    brought = {"optimizer": lambda it: Counting(it, lr=0.5), **RUN}
-    whole = hpcgnn.fit(two(graph), graph, out=shared_path / "whole", **brought)
+def test_what_an_optimizer_keeps_in_its_groups_goes_on_too(fit):
+    brought = {"optimizer": lambda it: Counting(it, lr=0.5)}
+    whole = fit(out="whole", **brought)
     with pytest.raises(Interrupted):
-        hpcgnn.fit(two(graph), graph, out=shared_path / "stopped", callbacks=[Stop(6)], **brought)
-    resumed = hpcgnn.fit(two(graph), graph, out=shared_path / "stopped", resume=True, **brought)
+        fit(out="stopped", callbacks=[Stop(6)], **brought)
+    resumed = fit(out="stopped", resume=True, **brought)
     assert without_seconds(resumed.metrics) == without_seconds(whole.metrics)
 
 
@@ -187,16 +192,15 @@ def test_what_an_optimizer_keeps_in_its_groups_goes_on_too(graph, shared_path):
     ({"schedule": schedules()["cosine"]}, {}, "with a schedule of the learning rate and can't go on with none"),
     ({}, {"schedule": schedules()["cosine"]}, "with no schedule of the learning rate and can't go on with one"),
 ])
-def test_a_run_goes_on_with_what_it_was_begun_with_only(graph, shared_path, first, second, complaint):
-    out = shared_path / "run"
-    hpcgnn.fit(two(graph), graph, out=out, **{**RUN, **first})
+def test_a_run_goes_on_with_what_it_was_begun_with_only(fit, first, second, complaint):
+    fit(**first)
     with pytest.raises(CollectiveError, match=complaint):
-        hpcgnn.fit(two(graph), graph, out=out, resume=True, **{**RUN, **second, "epochs": 20})
+        fit(resume=True, **second, epochs=20)
 
 
-def test_a_plateau_of_the_highest_value_is_one_of_the_score(graph, shared_path):
+def test_a_plateau_of_the_highest_value_is_one_of_the_score(fit):
     """The score rises in every epoch, so a schedule that looked at the falling loss would lower the rate."""
-    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", lr=0.02, eval_every=1, epochs=8,
+    run = fit(lr=0.02, eval_every=1, epochs=8,
                      score=lambda outputs, labels: len(labels) + next(steps),
                      schedule=lambda it: torch.optim.lr_scheduler.ReduceLROnPlateau(it, mode="max", patience=0))
     assert {record["lr"] for record in run.metrics} == {0.02}
@@ -206,16 +210,16 @@ steps = iter(range(1000))
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_score_that_fails_is_named_on_all_ranks(graph, shared_path):
+def test_a_score_that_fails_is_named_on_all_ranks(fit):
     with pytest.raises(CollectiveError, match="the score macro fails: KeyError: 'no such class'"):
-        hpcgnn.fit(two(graph), graph, out=shared_path / "run", score=macro, **RUN)
+        fit(score=macro)
 
 
 def macro(outputs, labels):
     raise KeyError("no such class")
 
 
-def test_weights_of_a_part_called_module_are_saved_too(graph, shared_path):
+def test_weights_of_a_part_called_module_are_saved_too(fit, shared_path):
     class Inner(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -224,32 +228,43 @@ def test_weights_of_a_part_called_module_are_saved_too(graph, shared_path):
         def forward(self, graph, x):
             return self.last(torch.relu(self.module(x)))
 
-    hpcgnn.fit(Inner(), graph, out=shared_path / "run", **RUN).save(shared_path / "model.pt")
+    fit(Inner()).save(shared_path / "model.pt")
     found = torch.load(shared_path / "model.pt", weights_only=True)
     assert sorted(found) == ["last.bias", "last.weight", "module.bias", "module.weight"]
 
 
 @pytest.mark.parallel([1, 2])
-def test_batch_statistics_of_one_ranks_rows_are_refused(graph, shared_path):
+def test_batch_statistics_of_one_ranks_rows_are_refused(fit):
     model = torch.nn.Sequential()
     model.norm = torch.nn.BatchNorm1d(12)
     model.forward = lambda graph, x: model.norm(x)[:, :4]
     if COMM.size == 1:
-        hpcgnn.fit(model, graph, out=shared_path / "run", **RUN)
+        fit(model)
     else:
         with pytest.raises(CollectiveError, match="norm is a BatchNorm1d, and its statistics would cover one rank"):
-            hpcgnn.fit(model, graph, out=shared_path / "run", **RUN)
+            fit(model)
 
 
-@pytest.mark.parametrize("make, complaint", [(torch.nn.Linear, "the function that makes the model fails: "),
-                                             (dict, "the function that makes the model gives a dict")])
-def test_a_function_that_makes_no_model_is_refused(graph, shared_path, make, complaint):
+def made_where(context, graph):
+    with context:
+        return two(graph)
+
+
+@pytest.mark.parametrize("model, complaint", [
+    (lambda graph: torch.nn.Linear, "the function that makes the model fails: "),
+    (lambda graph: dict, "the function that makes the model gives a dict"),
+    (lambda graph: 3, "model must be a torch.nn.Module, a function .* found a int"),
+    (lambda graph: made_where(torch.device("meta"), graph),
+     "the weights of Two are on torch's device meta, without values"),
+    (lambda graph: made_where(torch.inference_mode(), graph),
+     r"made inside torch\.inference_mode, so they can't be trained")])
+def test_what_can_not_be_trained_as_a_model_is_refused(graph, fit, model, complaint):
     with pytest.raises(CollectiveError, match=complaint):
-        hpcgnn.fit(make, graph, out=shared_path / "run", **RUN)
+        fit(model(graph))
 
 
-def test_rates_are_those_of_torch_alone(graph, shared_path):
-    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", lr=0.02, schedule=schedules()["cosine"], **RUN)
+def test_rates_are_those_of_torch_alone(fit):
+    run = fit(lr=0.02, schedule=schedules()["cosine"])
     alone = torch.optim.SGD([torch.zeros(1)], lr=0.02)
     schedule, expected = schedules()["cosine"](alone), []
     for _ in range(RUN["epochs"]):
@@ -259,19 +274,18 @@ def test_rates_are_those_of_torch_alone(graph, shared_path):
     np.testing.assert_allclose([record["lr"] for record in run.metrics], expected)
 
 
-def test_a_rate_of_zero_moves_nothing(graph, shared_path):
+def test_a_rate_of_zero_moves_nothing(fit, graph):
     model = two(graph)
     before = copy.deepcopy(model.state_dict())
-    hpcgnn.fit(model, graph, out=shared_path / "run", schedule=lambda it: torch.optim.lr_scheduler.LambdaLR(
-        it, lambda epoch: 0.0), **RUN)
+    fit(model, schedule=lambda it: torch.optim.lr_scheduler.LambdaLR(it, lambda epoch: 0.0))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_frozen_weights_stay(graph, shared_path):
+def test_frozen_weights_stay(fit, graph):
     model = two(graph)
     model.first.weight.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    hpcgnn.fit(model, graph, out=shared_path / "run", weight_decay=0.1, **RUN)
+    fit(model, weight_decay=0.1)
     moved = {name: not torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()}
     assert moved == {"first.weight": False, "first.bias": True, "last.weight": True, "last.bias": True}
 
@@ -304,9 +318,9 @@ class Notes(hpcgnn.Callback):
 
 
 @pytest.mark.parallel([1, 2])
-def test_callbacks_see_the_moments_of_a_run_and_any_rank_may_end_it(graph, shared_path):
+def test_callbacks_see_the_moments_of_a_run_and_any_rank_may_end_it(fit):
     notes = Notes(last=6, rank=COMM.size - 1)
-    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", callbacks=[notes], **{**RUN, "checkpoint_every": 5})
+    run = fit(callbacks=[notes], checkpoint_every=5)
     assert notes.moments == [
         ("start", 0), ("epoch", 1), ("epoch", 2), ("evaluation", True), ("epoch", 3), ("epoch", 4),
         ("evaluation", True), ("epoch", 5), ("checkpoint", 5), ("epoch", 6), ("evaluation", True), ("checkpoint", 6),
@@ -337,14 +351,9 @@ def halve_elsewhere(model):
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
-def test_a_callback_may_give_weights_other_memory(graph, shared_path, optimizer):
+def test_a_callback_may_give_weights_other_memory(fit, optimizer):
     """As torch.nn.utils.vector_to_parameters does, and a copy of averaged weights."""
-    runs = [
-        hpcgnn.fit(
-            two(graph), graph, out=shared_path / change.__name__, optimizer=optimizer, callbacks=At(change), **RUN
-        )
-        for change in (halve, halve_elsewhere)
-    ]
+    runs = [fit(out=change.__name__, optimizer=optimizer, callbacks=At(change)) for change in (halve, halve_elsewhere)]
     assert without_seconds(runs[0].metrics) == without_seconds(runs[1].metrics)
 
 
@@ -353,21 +362,15 @@ def another_bias(model):
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize(
-    "change, complaint",
-    [
-        (another_bias, "weight last.bias of the model is another object since the training began"),
-        (
-            lambda model: torch.nn.utils.prune.l1_unstructured(model.first, "weight", 0.5),
-            "weight first.weight of the model",
-        ),
-        (lambda model: model.add_module("more", torch.nn.Linear(2, 2)), "weight more.weight of the model is new"),
-        (lambda model: "go on", r"At.on_epoch_end returned .*; it must return True to end the training"),
-    ],
-)
-def test_what_a_callback_may_not_do_is_named(graph, shared_path, change, complaint):
+@pytest.mark.parametrize("change, complaint", [
+    (another_bias, "weight last.bias of the model is another object since the training began"),
+    (lambda model: torch.nn.utils.prune.l1_unstructured(model.first, "weight", 0.5),
+     "weight first.weight of the model"),
+    (lambda model: model.add_module("more", torch.nn.Linear(2, 2)), "weight more.weight of the model is new"),
+    (lambda model: "go on", r"At.on_epoch_end returned .*; it must return True to end the training")])
+def test_what_a_callback_may_not_do_is_named(fit, change, complaint):
     with pytest.raises(TrainingError, match=complaint):
-        hpcgnn.fit(two(graph), graph, out=shared_path / "run", callbacks=[At(change)], **RUN)
+        fit(callbacks=[At(change)])
 
 
 def test_a_run_is_found_from_another_folder(graph, tmp_path, monkeypatch):
@@ -378,31 +381,23 @@ def test_a_run_is_found_from_another_folder(graph, tmp_path, monkeypatch):
     assert len(run.metrics) == len(run.to_pandas()) == RUN["epochs"]
 
 
-def test_a_model_without_values_is_refused(graph, tmp_path):
-    with torch.device("meta"):
-        model = Two(graph.num_features, graph.num_classes)
-    with pytest.raises(CollectiveError, match=r"the weights of Two are on torch's device meta, without values"):
-        hpcgnn.fit(model, graph, out=tmp_path / "run", **RUN)
-
-
 @pytest.mark.parallel([1, 2])
-def test_callbacks_are_told_of_a_run_that_is_stopped(graph, shared_path):
+def test_callbacks_are_told_of_a_run_that_is_stopped(fit):
     notes = Notes()
     with pytest.raises(Interrupted):
-        hpcgnn.fit(two(graph), graph, out=shared_path / "run", callbacks=[notes, Stop(1)], **RUN)
+        fit(callbacks=[notes, Stop(1)])
     assert notes.moments[-1] == ("failure", "Interrupted") and ("end", 2) not in notes.moments
 
 
-def test_each_seed_has_a_model_of_its_own(graph, shared_path):
-    run = hpcgnn.fit(lambda: Two(graph.num_features, graph.num_classes), graph, out=shared_path / "run", repeat=2,
-                     **RUN)
+def test_each_seed_has_a_model_of_its_own(fit, graph):
+    run = fit(lambda: Two(graph.num_features, graph.num_classes), repeat=2)
     first = [record["loss"] for record in run.metrics if record["epoch"] == 1]
     assert run.summary["seeds"] == [0, 1] and first[0] != first[1]
 
 
 @pytest.mark.parallel([1, 3])
-def test_predictions_are_of_all_nodes_in_the_order_of_the_source_and_have_the_score(graph, shared_path):
-    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", **RUN)
+def test_predictions_are_of_all_nodes_in_the_order_of_the_source_and_have_the_score(fit):
+    run = fit()
     answers, dataset = run.predict(), easy_graph()
     assert (answers is None) == (COMM.rank > 0)
     if answers is not None:
@@ -412,9 +407,9 @@ def test_predictions_are_of_all_nodes_in_the_order_of_the_source_and_have_the_sc
     assert len(run.predict(gather=False)) == run.session.graph.num_inner
 
 
-def test_weights_are_saved_by_name(graph, shared_path):
+def test_weights_are_saved_by_name(fit, graph, shared_path):
     model = two(graph)
-    hpcgnn.fit(model, graph, out=shared_path / "run", **RUN).save(shared_path / "model.pt")
+    fit(model).save(shared_path / "model.pt")
     loaded = torch.load(shared_path / "model.pt", weights_only=True)
     assert loaded.keys() == model.state_dict().keys()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
@@ -443,17 +438,12 @@ def test_weights_are_saved_by_name(graph, shared_path):
     ({"prefers_low": True}, "prefers_low is for a score of your own; leave it out"),
     ({"epoch": 3}, "unknown setting 'epoch' in the flags; did you mean 'epochs'?"),
 ])
-def test_what_can_t_be_done_is_refused_on_all_ranks_before_the_folder_is_made(graph, shared_path, brought, complaint):
+def test_what_can_t_be_done_is_refused_on_all_ranks_before_the_folder_is_made(fit, shared_path, brought, complaint):
     with pytest.raises(CollectiveError) as refused:
-        hpcgnn.fit(two(graph), graph, out=shared_path / "refused", **{**RUN, **brought})
+        fit(out="refused", **brought)
     assert complaint in str(refused.value)
     COMM.Barrier()      # rank 0 removes what its lock has made
     assert not (shared_path / "refused").exists()
-
-
-def test_another_kind_of_model_is_refused(graph):
-    with pytest.raises(CollectiveError, match=r"model must be a torch.nn.Module, a function .* found a int"):
-        hpcgnn.fit(3, graph)
 
 
 def test_a_folder_in_place_of_a_graph_is_refused(graph):
@@ -462,10 +452,10 @@ def test_a_folder_in_place_of_a_graph_is_refused(graph):
 
 
 @pytest.mark.parallel(2)
-def test_a_model_that_differs_between_ranks_is_refused(graph, shared_path):
+def test_a_model_that_differs_between_ranks_is_refused(fit, graph):
     with pytest.raises(CollectiveError, match=r"settings differ between the ranks: model is .*Linear on rank 0 and "
                                               r".*Two on rank 1"):
-        hpcgnn.fit(two(graph) if COMM.rank else torch.nn.Linear(2, 2), graph, out=shared_path / "run", **RUN)
+        fit(two(graph) if COMM.rank else torch.nn.Linear(2, 2))
 
 
 @contextmanager
@@ -477,11 +467,11 @@ def default_of(setter, value, usual):
         setter(usual)
 
 
-def test_a_program_goes_on_with_its_own_draws(graph, shared_path):
+def test_a_program_goes_on_with_its_own_draws(fit):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    hpcgnn.fit("gcn", graph, out=shared_path / "run", **RUN)
+    fit("gcn")
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -494,10 +484,10 @@ STATES = {"no_grad": torch.no_grad, "autocast": lambda: torch.autocast("cpu", dt
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("state", STATES)
-def test_the_state_of_torch_that_the_caller_has_set_changes_nothing(graph, shared_path, state):
-    expected = hpcgnn.fit(lambda: two(graph), graph, out=shared_path / "usual", **RUN)
+def test_the_state_of_torch_that_the_caller_has_set_changes_nothing(fit, graph, state):
+    expected = fit(lambda: two(graph), out="usual")
     with STATES[state]():
-        run = hpcgnn.fit(lambda: two(graph), graph, out=shared_path / "run", **RUN)
+        run = fit(lambda: two(graph))
         answers, evaluation = run.predict(gather=False), run.evaluate()
         assert torch.get_default_dtype() == (torch.float64 if state == "float64" else torch.float32)
         assert torch.is_inference_mode_enabled() == (state == "inference_mode")
@@ -516,10 +506,10 @@ class Modes(hpcgnn.Callback):
         self.seen.add(torch._C._len_torch_function_stack())
 
 
-def test_no_mode_of_python_stands_between_training_and_torch(graph, tmp_path):
+def test_no_mode_of_python_stands_between_training_and_torch(fit, graph):
     """A context of a device would take half of the host's time of an epoch on a GPU."""
     modes = Modes()
-    hpcgnn.fit(lambda: two(graph), graph, out=tmp_path / "run", callbacks=[modes], **RUN)
+    fit(lambda: two(graph), callbacks=[modes])
     assert modes.seen == {0}
 
 
@@ -535,17 +525,9 @@ class Float(torch.nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_weights_of_another_type_than_the_rows_are_named(graph, tmp_path, precision):
+def test_weights_of_another_type_than_the_rows_are_named(fit, graph, precision):
     with pytest.raises(CollectiveError, match=r"Float can't compute on rows of b?float16, .* precision fp32"):
-        hpcgnn.fit(lambda: Float(graph.num_features, graph.num_classes), graph, out=tmp_path / "run",
-                   precision=precision, **RUN)
-
-
-def test_a_model_that_no_gradient_can_reach_is_refused(graph, tmp_path):
-    with torch.inference_mode():
-        model = two(graph)
-    with pytest.raises(CollectiveError, match=r"made inside torch\.inference_mode, so they can't be trained"):
-        hpcgnn.fit(model, graph, out=tmp_path / "run", **RUN)
+        fit(lambda: Float(graph.num_features, graph.num_classes), precision=precision)
 
 
 def test_another_thread_than_the_main_one_trains(graph, tmp_path):
@@ -554,7 +536,7 @@ def test_another_thread_than_the_main_one_trains(graph, tmp_path):
     assert len(run.metrics) == 2
 
 
-def test_threads_that_train_at_once_train_as_one_after_another(graph, tmp_path):
+def test_threads_that_train_at_once_train_as_one_after_another(fit, graph, tmp_path):
     """The first thread is held between the seeding of torch and its draws, while the second would seed torch, too."""
     is_seeded, end = threading.Event(), threading.Event()
 
@@ -563,9 +545,9 @@ def test_threads_that_train_at_once_train_as_one_after_another(graph, tmp_path):
         end.wait(1)
         return Two(graph.num_features, graph.num_classes)
 
-    alone = hpcgnn.fit(lambda: Two(graph.num_features, graph.num_classes), graph, out=tmp_path / "alone", **RUN)
+    alone = fit(lambda: Two(graph.num_features, graph.num_classes), out="alone")
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(hpcgnn.fit, held, graph, out=tmp_path / "first", **RUN)
+        first = pool.submit(fit, held, out="first")
         is_seeded.wait()
         second = pool.submit(hpcgnn.fit, "gcn", graph, out=tmp_path / "second", seed=1, epochs=1)
         second.add_done_callback(lambda _: end.set())
@@ -584,11 +566,10 @@ class Halving(torch.optim.SGD):
 
 
 @pytest.mark.parallel([1, 2])
-def test_an_optimizers_own_zero_grad_is_called_before_each_step(graph, shared_path, monkeypatch):
+def test_an_optimizers_own_zero_grad_is_called_before_each_step(fit, monkeypatch):
     def losses_with(kind, name, rate):
         halving = None if kind is Halving else lambda it: torch.optim.lr_scheduler.ExponentialLR(it, 0.5)
-        return losses(hpcgnn.fit(two(graph), graph, out=shared_path / name, schedule=halving, **RUN,
-                                 optimizer=lambda parameters: kind(parameters, lr=rate)).metrics)
+        return losses(fit(out=name, schedule=halving, optimizer=lambda parameters: kind(parameters, lr=rate)).metrics)
 
     np.testing.assert_allclose(losses_with(Halving, "own", 0.8), losses_with(torch.optim.SGD, "plain", 0.4), rtol=1e-6)
     monkeypatch.setattr(Halving, "keeps", True)
@@ -596,9 +577,9 @@ def test_an_optimizers_own_zero_grad_is_called_before_each_step(graph, shared_pa
         losses_with(Halving, "kept", 0.4)
 
 
-def test_a_schedule_of_fewer_steps_than_epochs_is_named(graph, tmp_path):
+def test_a_schedule_of_fewer_steps_than_epochs_is_named(fit):
     with pytest.raises(TrainingError, match=r"OneCycleLR can't step any more .*as many steps as epochs"):
-        hpcgnn.fit(two(graph), graph, out=tmp_path / "run", **RUN, optimizer=torch.optim.SGD,
+        fit(optimizer=torch.optim.SGD,
                    schedule=lambda it: torch.optim.lr_scheduler.OneCycleLR(it, 0.1, total_steps=2))
 
 
