@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.ops.aggregation import PackedRows, SparseRows
+from hpcgnn.ops.aggregation import PackedRows, SparseRows, from_csr
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.cuda import aggregation as cuda
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
@@ -27,6 +27,17 @@ def matrix_of(hub=700, num_rows=NUM_ROWS, num_columns=NUM_COLUMNS, seed=0, **sca
     end = np.cumsum(length + unused) - unused
     return SparseRows(end - length, end, rng.integers(0, num_columns, int((length + unused).sum())).astype(np.int32),
                       num_columns, **scaling)
+
+
+def stored(matrix: SparseRows) -> SparseRows:
+    """The same rows as a CSR that names every entry, for oracles."""
+    rows = [matrix.indices[first:end] for first, end in zip(matrix.begin, matrix.end, strict=True)]
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return from_csr(indptr, np.concatenate(rows), matrix.num_columns)
+
+
+def indptr_of(matrix: SparseRows) -> np.ndarray:
+    return np.append(matrix.begin, matrix.end[-1])
 
 
 def scales(matrix: SparseRows, seed=1) -> dict[str, np.ndarray]:

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 import reference_attention as reference
 import torch
-from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, ROUNDING, SMALLEST, STORAGES, matrix_of, rows_of
+from cuda.aggregation_cases import (
+    NUM_COLUMNS,
+    NUM_ROWS,
+    ROUNDING,
+    SMALLEST,
+    STORAGES,
+    indptr_of,
+    matrix_of,
+    rows_of,
+    stored,
+)
 from cuda.emulation import EmulatedBackend
 
 from hpcgnn.ops import attention as host
@@ -16,17 +26,6 @@ from hpcgnn.ops.cuda.module import use_backend
 
 DIMS, SLOPE = [1, 3, 32, 41, 64, 130], 0.2
 HEADS = [1, 2, 3, 8, 20, 40]
-
-
-def stored(matrix: SparseRows) -> SparseRows:
-    """The same rows as a CSR that names every entry, for oracles."""
-    rows = [matrix.indices[first:end] for first, end in zip(matrix.begin, matrix.end, strict=True)]
-    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    return from_csr(indptr, np.concatenate(rows), matrix.num_columns)
-
-
-def indptr_of(matrix: SparseRows) -> np.ndarray:
-    return np.append(matrix.begin, matrix.end[-1])
 
 
 def named(matrix: SparseRows) -> np.ndarray:

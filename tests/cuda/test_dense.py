@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cuda.conftest import both_orders
 
 from hpcgnn.ops.cuda import dense
 from hpcgnn.ops.cuda.dense import row_blocks
@@ -103,10 +104,11 @@ def test_column_sums_equal_those_of_float64(device, storage, shape):
     assert ((found.double().cpu() - rows.double().sum(0)).abs() <= bound).all()
 
 
-def test_column_sums_have_the_same_bits_in_any_order_of_blocks(device, first_sums):
+@both_orders
+def test_column_sums_have_the_same_bits_in_any_order_of_blocks(device, first_results):
     rows = matrices(torch.float32, (1500, 70))[0].to(device)
     found = dense.column_sums(rows).cpu().numpy().tobytes()
-    assert found == first_sums.setdefault("sums", found) == dense.column_sums(rows).cpu().numpy().tobytes()
+    assert found == first_results.setdefault("sums", found) == dense.column_sums(rows).cpu().numpy().tobytes()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (513, 41), (0, 5), (5, 0)])
@@ -114,12 +116,6 @@ def test_column_magnitudes_equal_those_of_the_host(device, shape):
     rows = matrices(torch.float32, shape)[0]
     found = dense.column_magnitudes(rows.to(device)).cpu()
     torch.testing.assert_close(found, rows.double().abs().sum(0), rtol=1e-13, atol=0)
-
-
-@pytest.fixture(scope="module")
-def first_sums():
-    """Of whichever order of blocks ran first."""
-    return {}
 
 
 @pytest.mark.parametrize("num_rows", [1, 256, 257, 131_072, 131_073, 10_000_000])

@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 import reference_attention as reference
 import torch
-from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, ROUNDING, SMALLEST, STORAGES, matrix_of, multiply, rows_of
+from cuda.aggregation_cases import (
+    NUM_COLUMNS,
+    NUM_ROWS,
+    ROUNDING,
+    SMALLEST,
+    STORAGES,
+    indptr_of,
+    matrix_of,
+    multiply,
+    rows_of,
+    stored,
+)
 from cuda.conftest import need_compiler
 from cuda.emulation import EmulatedBackend
-from cuda.test_attention import SLOPE, indptr_of, stored, wide
+from cuda.test_attention import SLOPE, wide
 
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.reductions import build_adjacency

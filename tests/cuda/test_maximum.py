@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference_attention as reference
 import torch
-from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, STORAGES, matrix_of, rows_of
+from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, STORAGES, indptr_of, matrix_of, rows_of, stored
 
 from hpcgnn.ops import aggregation as host
 from hpcgnn.ops.aggregation import SparseRows, from_csr
@@ -15,17 +15,11 @@ from hpcgnn.ops.cuda import aggregation as cuda
 DIMS = [1, 3, 32, 41, 64, 130]
 
 
-def dense_rows(matrix: SparseRows) -> tuple[np.ndarray, np.ndarray]:
-    """(indptr, indices) without the entries that no row names."""
-    rows = [matrix.indices[first:end] for first, end in zip(matrix.begin, matrix.end, strict=True)]
-    return np.concatenate([[0], np.cumsum([len(row) for row in rows])]), np.concatenate(rows)
-
-
 def transposed_of(matrix: SparseRows) -> SparseRows:
-    indptr, indices = dense_rows(matrix)
-    target = np.repeat(np.arange(matrix.num_rows), np.diff(indptr))
-    order = np.lexsort([target, indices])
-    columns = np.searchsorted(indices[order], np.arange(matrix.num_columns + 1)).astype(np.int64)
+    csr = stored(matrix)
+    target = np.repeat(np.arange(matrix.num_rows), np.diff(indptr_of(csr)))
+    order = np.lexsort([target, csr.indices])
+    columns = np.searchsorted(csr.indices[order], np.arange(matrix.num_columns + 1)).astype(np.int64)
     return from_csr(columns, target[order].astype(np.int32), matrix.num_rows)
 
 
@@ -41,7 +35,8 @@ def test_maxima_and_their_rows_equal_the_oracle_and_the_host(device, dim, dtype)
     matrix, h = matrix_of(), quarters(NUM_COLUMNS, dim, dtype)
     out, argmax = (found.cpu() for found in cuda.maximum(matrix, h.to(device)))
     assert out.dtype == dtype and argmax.dtype == torch.int32
-    expected, expected_argmax = reference.maximum(*dense_rows(matrix), h.double().numpy())
+    csr = stored(matrix)
+    expected, expected_argmax = reference.maximum(indptr_of(csr), csr.indices, h.double().numpy())
     np.testing.assert_array_equal(out.double(), expected)
     np.testing.assert_array_equal(argmax, expected_argmax)
     assert all(torch.equal(*pair) for pair in zip((out, argmax), host._maximum.host(matrix, h), strict=True))

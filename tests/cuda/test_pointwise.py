@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from cuda.conftest import both_orders
 from reference import draws_of
 from reference_pointwise import (
     activation,
@@ -116,20 +117,24 @@ def assert_within(actual, expected, bound):
     assert (np.abs(actual.double().numpy() - expected) <= bound).all()
 
 
+def assert_gradients_are_the_oracle_s(case, gradients):
+    arguments = *case.oracle_arguments(), case.gradient.double().numpy()
+    bounds = activation_backward_error(*arguments, case.storage)
+    for found in zip(gradients, activation_backward(*arguments), bounds, strict=True):
+        assert_within(*found)
+
+
 @pytest.mark.covering
 @pytest.mark.parametrize("dim", [*DIMS, 24, 257, WIDE])
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("threshold", [0, HALF])
 def test_activation_and_its_gradients_are_the_oracle_s(device, dim, dtype, threshold):
     case = Case(19, dim, dtype, threshold)
-    arguments, gradient = case.oracle_arguments(), case.gradient.double().numpy()
+    arguments = case.oracle_arguments()
     out, _, *gradients = case.run(device)
     assert out.dtype == gradients[0].dtype == dtype and gradients[1].dtype == gradients[2].dtype == torch.float32
     assert_within(out, activation(*arguments), activation_error(*arguments, case.storage))
-    expected = activation_backward(*arguments, gradient)
-    bounds = activation_backward_error(*arguments, gradient, case.storage)
-    for actual, value, bound in zip(gradients, expected, bounds, strict=True):
-        assert_within(actual, value, bound)
+    assert_gradients_are_the_oracle_s(case, gradients)
 
 
 @pytest.mark.covering
@@ -161,29 +166,19 @@ def test_gradients_of_many_rows_are_summed_over_blocks_and_sub_warps(device, dim
     """More than one block, the last of them with sub-warps that have no row."""
     num_rows = backward_blocks(1, lanes_a_row(dim))[0] + 5
     case = Case(num_rows, dim)
-    arguments, gradient = case.oracle_arguments(), case.gradient.double().numpy()
-    _, _, *gradients = case.run(device)
-    expected = activation_backward(*arguments, gradient)
-    for actual, value, bound in zip(gradients, expected, activation_backward_error(*arguments, gradient, "float32"),
-                                    strict=True):
-        assert_within(actual, value, bound)
+    assert_gradients_are_the_oracle_s(case, case.run(device)[2:])
 
 
 def digest(results):
     return [None if result is None else result.numpy().tobytes() for result in results]
 
 
+@both_orders
 @pytest.mark.parametrize("dim", [3, 40])
 def test_results_have_the_same_bits_in_any_order_of_blocks(device, first_results, dim):
     """Also two runs on a device."""
     found = digest(Case(150, dim).run(device))
     assert found == first_results.setdefault(dim, found) == digest(Case(150, dim).run(device))
-
-
-@pytest.fixture(scope="module")
-def first_results():
-    """Of whichever order of blocks ran first."""
-    return {}
 
 
 @pytest.mark.covering

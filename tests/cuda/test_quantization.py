@@ -51,11 +51,11 @@ def device_message(rows, index, node_id, layout, is_nearest, device, shift=0):
     return buffer[shift:]
 
 
-def assert_crosses_alike(rows, width, is_nearest, device, shift=0, index=None):
+def assert_crosses_alike(rows, width, is_nearest, device, shift=0, index=None, code="affine"):
     """Gathered rows become the host's bytes, and those the host's rows, assigned and added."""
     rng = np.random.default_rng(7)
     num, dim = len(width), rows.shape[1]
-    layout, node_id = MessageLayout.build(width, dim), node_ids(num)
+    layout, node_id = MessageLayout.build(width, dim, code), node_ids(num)
     index = (rng.integers(0, len(rows), num) if index is None else index).astype(np.int32)
     expected = host_message(rows, index, node_id, layout, is_nearest)
     message = device_message(rows, index, node_id, layout, is_nearest, device, shift)
@@ -64,8 +64,8 @@ def assert_crosses_alike(rows, width, is_nearest, device, shift=0, index=None):
     for is_added in (False, True):
         before = torch.from_numpy(rng.normal(size=(num + 3, dim)).astype(np.float32)).to(rows.dtype)
         received, wanted = before.to(device, copy=True), before.clone()
-        device_side.dequantize_rows(message, target, node_id, layout, received, is_added)
-        host_side._dequantize_rows.host(expected, target, node_id, layout, wanted, is_added)
+        device_side.dequantize_rows(message, target, node_id, layout, received, is_added, KEY)
+        host_side._dequantize_rows.host(expected, target, node_id, layout, wanted, is_added, KEY)
         assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cuda.test_quantization import CODED, rows_of_every_kind
+from cuda.test_quantization import CODED, KEY, assert_crosses_alike, device_message, rows_of_every_kind
 from reference import stream_of
 from reference_quantization import narrow, widen
 from reference_rotation import encode_rotated
 
 import hpcgnn.ops.cuda.quantization as device_side
-import hpcgnn.ops.quantization as host_side
-from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
+from hpcgnn.ops.counter import FORWARD
 from hpcgnn.ops.cuda import rotation
 from hpcgnn.ops.cuda.module import STATIC_SHARED_BYTES
 from hpcgnn.ops.cuda.rotation import MOST_SCRATCH_ROWS, RotationShape
@@ -20,7 +19,6 @@ from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.ops.storage import STORAGES
 from hpcgnn.widths import BIT_WIDTHS
 
-KEY = CounterKey(seed=2**32 - 1, epoch=17, purpose=BACKWARD, layer=3, part=5)
 ROTATION = KEY.seed, KEY.epoch, stream_of(7, KEY.layer, KEY.part)
 DIMS = [1, 2, 3, 7, 16, 31, 33, 64, 100, 128, 300, 512]
 WIDE_DIMS = [1000, 1024, 1433, 3000]
@@ -34,20 +32,13 @@ def rows_of_most_kinds(dim, dtype, seed=0):
     return rows
 
 
-def sent_by_device(rows, index, node_id, layout, is_nearest, device, shift=0):
-    """The message, written `shift` bytes behind the start of a buffer."""
-    buffer = torch.full((layout.num_bytes + shift,), 0xAA, dtype=torch.uint8, device=device)
-    assert device_side.quantize_rows(rows.to(device), index, node_id, layout, KEY, buffer[shift:], is_nearest) == -1
-    return buffer[shift:]
-
-
 def assert_crosses_as_the_oracle_says(rows, widths, is_nearest, device, shift=0):
     """Gathered rows become the oracle's bytes, and those the oracle's rows, assigned and added."""
     rng, num, dim = np.random.default_rng(7), len(widths), rows.shape[1]
     layout, index = MessageLayout.build(widths, dim, "rotated"), rng.permutation(len(rows))[:num].astype(np.int32)
     node_id = rng.integers(0, 2**40, num)
     expected, values = encode_rotated(widen(rows)[index], widths, is_nearest, node_id, *ROTATION)
-    message = sent_by_device(rows, index, node_id, layout, is_nearest, device, shift)
+    message = device_message(rows, index, node_id, layout, is_nearest, device, shift)
     assert message.cpu().numpy().tobytes() == expected
     target = rng.permutation(num + 3)[:num].astype(np.int32)
     before = torch.from_numpy(rng.normal(size=(num + 3, dim)).astype(np.float32)).to(rows.dtype)
@@ -75,16 +66,7 @@ def test_bytes_and_rows_equal_the_oracles(device, dtype, is_nearest, bits, dim):
 def test_bytes_and_rows_of_mixed_widths_equal_the_hosts(device, dtype, is_nearest, dim):
     rows = torch.cat([rows_of_most_kinds(dim, dtype), rows_of_most_kinds(dim, dtype, seed=1)])
     width = np.random.default_rng(dim).choice(BIT_WIDTHS, 24)
-    layout, index, node_id = MessageLayout.build(width, dim, "rotated"), np.arange(24, dtype=np.int32), np.arange(24)
-    message = sent_by_device(rows, index, node_id, layout, is_nearest, device)
-    expected = np.full(layout.num_bytes, 0xAA, np.uint8)
-    assert host_side._quantize_rows.host(rows, index, node_id, layout, KEY, expected, is_nearest) == -1
-    assert message.cpu().numpy().tobytes() == expected.tobytes()
-    for is_added in (False, True):
-        received, wanted = rows.to(device, copy=True), rows.clone()
-        device_side.dequantize_rows(message, index, node_id, layout, received, is_added, KEY)
-        host_side._dequantize_rows.host(expected, index, node_id, layout, wanted, is_added, KEY)
-        assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
+    assert_crosses_alike(rows, width, is_nearest, device, index=np.arange(24), code="rotated")
 
 
 @pytest.mark.covering
@@ -123,7 +105,7 @@ def test_the_largest_rows_are_coded(device, bits):
     for is_nearest in (False, True):
         layout = MessageLayout.build(np.full(4, bits), 100, "rotated")
         expected, _ = encode_rotated(rows, layout.bit_width, is_nearest, index, *ROTATION)
-        message = sent_by_device(torch.from_numpy(rows), index, index.astype(np.int64), layout, is_nearest, device)
+        message = device_message(torch.from_numpy(rows), index, index.astype(np.int64), layout, is_nearest, device)
         assert message.cpu().numpy().tobytes() == expected
 
 
@@ -147,7 +129,7 @@ def test_wide_rows_beside_rotated_ones_are_those_of_an_affine_message(device, dt
     received, payloads = [], []
     for code in ("affine", "rotated"):
         layout = MessageLayout.build(width, 33, code)
-        message = sent_by_device(rows, index, node_id, layout, is_nearest, device)
+        message = device_message(rows, index, node_id, layout, is_nearest, device)
         table = rows.flip(0).to(device, copy=True)
         device_side.dequantize_rows(message, index, node_id, layout, table, is_added, KEY)
         received.append(table.cpu()[is_wide].view(torch.uint8))
@@ -163,7 +145,7 @@ def test_eight_bits_give_back_the_row(device, dim):
     rows = torch.from_numpy(np.random.default_rng(0).exponential(size=(8, dim)).astype(np.float32))
     layout, node_id = MessageLayout.build(np.full(8, 8), dim, "rotated"), np.arange(8)
     index = node_id.astype(np.int32)
-    message = sent_by_device(rows, index, node_id, layout, True, device)
+    message = device_message(rows, index, node_id, layout, True, device)
     received = torch.zeros_like(rows).to(device)
     device_side.dequantize_rows(message, index, node_id, layout, received, False, KEY)
     assert ((received.cpu() - rows).norm() / rows.norm()) ** 2 < 4e-4
@@ -191,7 +173,7 @@ def test_the_first_row_without_a_code_is_reported(device, bits, bad, is_nearest)
     rows = rows_of_every_kind(33, torch.float32)
     index, node_id = np.arange(11, -1, -1, dtype=np.int32), np.arange(12)
     layout = MessageLayout.build(np.full(12, bits), 33, "rotated")
-    whole = sent_by_device(rows, index, node_id, layout, is_nearest, device)
+    whole = device_message(rows, index, node_id, layout, is_nearest, device)
     rows[3, 32], rows[7, 0] = bad, np.nan
     message = torch.zeros_like(whole)
     assert device_side.quantize_rows(rows.to(device), index, node_id, layout, KEY, message, is_nearest) == 4

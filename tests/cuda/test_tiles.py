@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from cuda.test_bit_gemm import FORMS, random_codes, rescaling
 from reference_bits import tiles_with_an_entry
 
 from hpcgnn.ops import bit_gemm as contract
 from hpcgnn.ops import tiles as host
-from hpcgnn.ops.bit_gemm import CodeRange, LineValues, Rescaling
+from hpcgnn.ops.bit_gemm import CodeRange
 from hpcgnn.ops.cuda import bit_gemm as cuda_tiles
-from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS, tile_blocks
+from hpcgnn.ops.cuda.bit_gemm import tile_blocks
 
-FORMS = list(FORM_ROWS)
 SHAPES = [(1, 1), (9, 129), (70, 513)]
 SWITCHES = [(False, True, True), (False, True, False), (True, True, True), (True, True, False), (True, False, True),
             (True, False, False)]    # dense, jump, reuse
@@ -40,10 +40,6 @@ def tiles_of(matrix, is_dense, device):
 def right_of(codes, bit_width, device):
     lines = contract.pack_codes(torch.from_numpy(codes), bit_width, True)
     return contract.BitLines(lines.words.to(device), lines.num_lines, lines.length)
-
-
-def random_codes(shape, bit_width, seed=0):
-    return np.random.default_rng(seed).integers(0, 2**bit_width, shape, dtype=np.uint8)
 
 
 @pytest.mark.covering
@@ -109,13 +105,6 @@ def test_values_and_planes_of_codes_are_the_host_s(device, form, is_dense, jump,
             rescaling(m, n, "cpu", gain=gain, bias=bias, has_relu=True), target)
         found, expected = (side if target is None else side.words for side in (found, expected))
         assert torch.equal(found.cpu(), expected) and num_found == num_expected
-
-
-def rescaling(num_rows, num_columns, device, **more):
-    rng = np.random.default_rng(0)
-    sides = [LineValues(*(torch.from_numpy(rng.normal(size=number).astype(np.float32)).to(device) for _ in range(3)))
-             for number in (num_rows, num_columns)]
-    return Rescaling(*sides, **more)
 
 
 @pytest.mark.parametrize("num_columns, name", [(128, "multiply_mma8"), (129, "multiply_mma16")])
