@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hpcgnn.errors import ConfigError
+from hpcgnn.errors import ConfigError, TrainingError
 from hpcgnn.library.graph import Graph
 from hpcgnn.library.graph import open as open_graph
 from hpcgnn.library.run_files import FinishedRun, RunFiles
@@ -193,8 +193,6 @@ class Run(FinishedRun):
 
 
 def _save(weights: dict[str, torch.Tensor], path: Path) -> None:
-    from hpcgnn.errors import TrainingError
-
     try:
         torch.save({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, path)
     except (OSError, RuntimeError) as error:      # torch's writer raises the latter

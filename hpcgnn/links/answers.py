@@ -23,10 +23,9 @@ from hpcgnn.data.options import SourceOptions
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
 from hpcgnn.links.decoders import in_float64, network_of, scores_of_all
 from hpcgnn.links.objective import LinkObjective
-from hpcgnn.links.questions import SOURCES, TARGETS, Question, questions_of
+from hpcgnn.links.questions import SOURCES, TARGETS, Question, Relations, questions_of
 from hpcgnn.links.ranking import BLOCK_PRODUCTS, blocks_of, hide_known, products_of_answers, queries_of
-from hpcgnn.links.relations import Relations
-from hpcgnn.nn.distributed import plain
+from hpcgnn.nn.models import plain
 from hpcgnn.results.answer_file import check_writable
 from hpcgnn.results.answers import Answers, gathered, row_pieces
 from hpcgnn.results.float_run import FloatRun

@@ -17,7 +17,7 @@ from torch import nn
 
 from hpcgnn.graph.reductions import Adjacency, build_adjacency
 from hpcgnn.links.decoders import DistMult, cubes, queries
-from hpcgnn.links.relations import Relations
+from hpcgnn.links.questions import Relations
 from hpcgnn.ops.aggregation import chosen_rows
 from hpcgnn.ops.counter import CounterKey, words_of
 from hpcgnn.ops.cuda.resident import resident

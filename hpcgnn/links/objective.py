@@ -34,8 +34,8 @@ from hpcgnn.links.decoders import network_of, scores_of_all, scores_of_pairs
 from hpcgnn.links.learned import NO_LINKS, Asked, LearnedLinks
 from hpcgnn.links.questions import Question
 from hpcgnn.links.ranking import AUC, Ranks, chance_scores, link_scores, num_candidates
-from hpcgnn.nn.distributed import plain
 from hpcgnn.nn.heads import Outputs, scored
+from hpcgnn.nn.models import plain
 from hpcgnn.ops.aggregation import chosen_rows, multiply_weighted
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.counter import NEGATIVES, CounterKey, words_of

@@ -12,10 +12,35 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from hpcgnn.links.relations import Relations
+from hpcgnn.data.hold_out import num_reversible
 from hpcgnn.partition.partition import Partition
 
 BOTH, TARGETS, SOURCES = "both", "targets", "sources"
+
+
+@dataclass(frozen=True)
+class Relations:
+    """The relations of a graph, and the relation by which an edge's reverse is stored.
+
+    `--symmetrize` gives every edge (u, r, v) of R relations the reverse (v, r + R, u). Three relations likes, knows,
+    owns become six: the reverse of knows (1) is "knows reverse" (4), and the reverse of that is knows. "Who likes v?"
+    then asks for the target of v by "likes reverse", so every question is about targets.
+
+    number : int               0 if edges are of one kind
+    has_reverses : bool        each edge of relation r has a reverse of relation r + number / 2
+    """
+
+    number: int = 0
+    has_reverses: bool = False
+
+    @classmethod
+    def of(cls, names: tuple[str, ...]) -> Relations:
+        return cls(len(names), num_reversible(names) > 0)
+
+    def reverse(self, relation: np.ndarray) -> np.ndarray:
+        return (relation + self.number // 2) % self.number
+
+
 NONE = Relations()
 
 
@@ -114,14 +139,14 @@ def _asked(inner_id: np.ndarray, links: np.ndarray, is_asked: np.ndarray, edges:
     """Questions from links (anchor, answer, split, relation) and edges (anchor, other end, relation)."""
     order = np.argsort(inner_id)
     by_id = inner_id[order]
-    is_here = _has(by_id, links[:, 0])
+    is_here = np.isin(links[:, 0], by_id)
     links, is_asked = links[is_here], is_asked[is_here]
     num_relations = 1 + max((int(column.max()) for column in (links[:, 3], edges[:, 2]) if len(column)), default=0)
     row_of_link, row_of_edge = (order[np.searchsorted(by_id, ids)] for ids in (links[:, 0], edges[:, 0]))
     question, place = np.unique(row_of_link * num_relations + links[:, 3], return_inverse=True)
     by_place = np.lexsort((links[:, 1], place))
     of_edge = row_of_edge * num_relations + edges[:, 2]
-    is_of_question = _has(question, of_edge)
+    is_of_question = np.isin(of_edge, question)
     anchor, relation = np.divmod(question, num_relations)
     of, known = np.searchsorted(question, of_edge[is_of_question]), edges[is_of_question, 1]
     if without_self:
@@ -129,9 +154,3 @@ def _asked(inner_id: np.ndarray, links: np.ndarray, is_asked: np.ndarray, edges:
     start = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=len(anchor)))])
     return Question(anchor, relation, asks_sources, place[by_place], links[by_place, 1], links[by_place, 2],
                     is_asked[by_place], start, known[np.argsort(of, kind="stable")].astype(np.int64))
-
-
-def _has(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
-    if not len(ascending):
-        return np.zeros(len(values), bool)
-    return ascending[np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)] == values

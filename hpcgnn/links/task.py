@@ -17,10 +17,9 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.links.decoders import DECODERS, DISTMULT, DOT, own_decoder
 from hpcgnn.links.learned import LearnedLinks
 from hpcgnn.links.objective import LinkObjective
-from hpcgnn.links.questions import SOURCES, TARGETS, questions_of
-from hpcgnn.links.relations import Relations
-from hpcgnn.nn.distributed import is_of_hpcgnn, plain
+from hpcgnn.links.questions import SOURCES, TARGETS, Relations, questions_of
 from hpcgnn.nn.heads import scored
+from hpcgnn.nn.models import is_of_hpcgnn, plain
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.schema import GraphInfo

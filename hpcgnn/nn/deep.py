@@ -27,6 +27,10 @@ class DeepModel(nn.Module):
     attends = False
     # The graph's call that returns the rows which the last linear map reads; None: there are no hidden rows.
     last_call: str | None = "activate"
+    first_layer = "first"      # its place in the model
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        return list(self.get_submodule(self.first_layer).parameters())
 
 
 class GCNII(DeepModel):
@@ -72,9 +76,6 @@ class GCNII(DeepModel):
         weight = self.weights[layer]
         return torch.eye(len(weight), dtype=weight.dtype, device=weight.device).lerp(weight, self.beta[layer])
 
-    def first_layer_parameters(self) -> list[nn.Parameter]:
-        return list(self.first.parameters())
-
 
 class Perceptron(nn.Module):
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float, norm: str, input_dropout: float):
@@ -96,6 +97,8 @@ class DAGNN(DeepModel):
 
     Reference: Liu et al., KDD 2020, Eq. (8). The gate has a bias b, as in the authors' program.
     """
+
+    first_layer = "perceptron.first"
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  input_dropout: float = -1.0):
@@ -119,9 +122,6 @@ class DAGNN(DeepModel):
         h = h.float()
         return torch.sigmoid(self.gate(h)) * h
 
-    def first_layer_parameters(self) -> list[nn.Parameter]:
-        return list(self.perceptron.first.parameters())
-
 
 class APPNP(DeepModel):
     """Z_0 = H = perceptron(x), Z_k = (1 - alpha) A Z_{k-1} + alpha H; the last of `num_layers` Z is the logits.
@@ -131,6 +131,8 @@ class APPNP(DeepModel):
     Reference: Klicpera et al., ICLR 2019, Eq. (4)-(5). Deviation: no dropout of the adjacency, since draws would need
     two global node ids.
     """
+
+    first_layer = "perceptron.first"      # the only weights that the paper decays
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  alpha: float, input_dropout: float = -1.0):
@@ -146,10 +148,6 @@ class APPNP(DeepModel):
             z = propagate(graph, z, hop, first=first, alpha=self.alpha)
         return z
 
-    def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Return the first linear map's parameters, the only ones that the paper decays."""
-        return list(self.perceptron.first.parameters())
-
 
 class SGC(DeepModel):
     """logits = A^K dropout(x) W + b, K = num_layers.
@@ -162,7 +160,7 @@ class SGC(DeepModel):
     """
 
     is_one_map = True
-    last_call = None
+    last_call, first_layer = None, "linear"
 
     def __init__(self, in_dim: int, out_dim: int, num_layers: int, dropout: float, input_dropout: float = -1.0):
         super().__init__()
@@ -198,9 +196,6 @@ class SGC(DeepModel):
             self._graph, self._constant = whole, propagate_input(whole, self.num_hops)
         return self._constant if rows is None else self._constant.index_select(0, rows)
 
-    def first_layer_parameters(self) -> list[nn.Parameter]:
-        return list(self.linear.parameters())
-
 
 JUMPS = {"concat": lambda rows: torch.cat(rows, dim=1), "max": lambda rows: torch.stack(rows).amax(dim=0)}
 
@@ -217,7 +212,7 @@ class JKNet(DeepModel):
     Reference: Xu et al., ICML 2018, section 4, over the convolution of Kipf and Welling.
     """
 
-    last_call = "dropout"
+    last_call, first_layer = "dropout", "convolutions.0"
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  jump: str, input_dropout: float = -1.0):
@@ -242,6 +237,3 @@ class JKNet(DeepModel):
         # A pass that leaves rows out has the fewest rows at the last depth.
         joined = JUMPS[self.jump]([rows[:len(h)] for rows in depths])
         return linear(graph.dropout(joined, self.dropout), self.last.weight, self.last.bias, graph)
-
-    def first_layer_parameters(self) -> list[nn.Parameter]:
-        return list(self.convolutions[0].parameters())

@@ -1,4 +1,4 @@
-"""Models by name: the table of model classes, and how one is built from a `ModelShape`.
+"""Models by name: the table of model classes, how one is built from a `ModelShape`, and what wraps a user's own.
 
 A model names the sizes and options it needs as parameters of its constructor. Class attributes (`reduction`, `attends`,
 ...) tell training methods how it sums its neighbors.
@@ -51,6 +51,21 @@ class ModelShape:
     num_relations: int = 0                                   # of the graph's edges; 0: edges are of one kind
     metadata: Any = None                                     # types of nodes and kinds of edges, for a user's model
     arguments: dict[str, Any] = field(default_factory=dict)  # further arguments of a user's model, by name
+
+
+class Distributed(nn.Module):
+    """Computes a user's own `module` on a graph in parts, with the module's weights under their names."""
+
+    module: nn.Module
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The user's own model inside a Distributed model; any other model unchanged."""
+    return model.module if isinstance(model, Distributed) else model
+
+
+def is_of_hpcgnn(model: nn.Module) -> bool:
+    return type(model).__module__.startswith("hpcgnn.nn.")
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
-from hpcgnn.nn.distributed import Distributed
 from hpcgnn.nn.heads import Outputs, check_entries
+from hpcgnn.nn.models import Distributed
 from hpcgnn.nn.node_embedding import NodeEmbedding, own_tables
 from hpcgnn.pyg.convolutions import PYG, is_lazy, is_normalizing, loop_weight, needs_relations, num_edge_columns
 from hpcgnn.pyg.edges import GraphEdges
@@ -179,14 +179,8 @@ class DistributedModel(Distributed):
         if info is None:
             raise ConfigError(f"{lazy[0]} of the model has no size yet; give its layer the number of its input columns "
                               "in place of -1, or name the graph, hpcgnn.distribute(model, graph)")
-        modes = [(part, part.training) for part in self.module.modules()]
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                make_weights(self.module, self._signature, self._types, info)
-        finally:
-            for part, mode in modes:
-                part.training = mode
+        with _evaluating(self.module):
+            make_weights(self.module, self._signature, self._types, info)
         unused = [name for name, weight in self.module.named_parameters() if is_lazy(weight)]
         if unused:
             raise ConfigError(f"{unused[0]} of the model has no size after a forward, which does not use its layer; "
@@ -302,18 +296,26 @@ class DistributedModel(Distributed):
             edge_type=np.full(3, last, np.int32) if info.relation_names else None,
             edge_attr=np.zeros((3, info.num_edge_features), np.float32) if info.num_edge_features else None)
         graph = LocalGraph(rows, AloneExchange(), is_trial=True)
-        modes = [(part, part.training) for part in self.modules()]
         graph.begin_forward(seed=0, epoch=0, is_training=False)
         try:
-            with torch.no_grad(), torch.random.fork_rng([]):
-                DistributedModel(self.module.eval(), self._ignores_edge_weights)(graph, graph.x)
+            with _evaluating(self.module), torch.random.fork_rng([]):
+                DistributedModel(self.module, self._ignores_edge_weights)(graph, graph.x)
         except UnfitEdges:
             raise
         except Exception:      # three nodes are too few, or the user's code fails: the trial before training says so
             return
-        finally:
-            for part, mode in modes:
-                part.training = mode
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def _fill_unset(module: nn.Module) -> None:

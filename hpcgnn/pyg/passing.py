@@ -71,12 +71,12 @@ class ForwardPassing:
     """
 
     def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: Any, ways: dict[nn.Module, Way],
-                 tables: dict[int, str] | None = None, embeddings: dict[int, NodeEmbedding] | None = None,
-                 shared: set[int] | None = None, over_all: list[nn.Module] | None = None):
-        self.over_all = over_all or []
+                 tables: dict[int, str], embeddings: dict[int, NodeEmbedding], shared: set[int],
+                 over_all: list[nn.Module]):
+        self.over_all = over_all
         self.graph, self.ways, self.passed = graph, ways, None
         self.edges, self.at = edges, edges
-        self.tables, self.embeddings = tables or {}, embeddings or {}
+        self.tables, self.embeddings = tables, embeddings
         self.region: Region | None = None
         self.replay: Iterator[tuple[torch.Tensor, ExchangeSite | None]] | None = None
         self.own: dict[int, torch.Tensor] = {}
@@ -87,7 +87,7 @@ class ForwardPassing:
         self._mapped_here: set[nn.Module] = set()
         self._gets_inner: set[nn.Module] = set()
         self._lifted_names: dict[nn.Module, list[str]] = {}      # of `message`, given as one table of rows
-        self._shared: set[int] = set() if shared is None else shared
+        self._shared = shared
         self._read: dict[tuple[int, int, bool], tuple[int, torch.Tensor]] = {}     # which exchange, and the rows
         self._normalized: dict[nn.Module, tuple[float | None, bool]] = {}
         self._input, self._summing = x, {conv for conv, way in ways.items() if only_sums(conv, way)}

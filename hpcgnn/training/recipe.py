@@ -13,8 +13,7 @@ from torch import nn
 from hpcgnn.config import TrainConfig, parse_arguments
 from hpcgnn.errors import ConfigError
 from hpcgnn.nn.batch_norm import BatchNorm
-from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn
-from hpcgnn.nn.models import MODELS, ModelShape, build_model
+from hpcgnn.nn.models import MODELS, Distributed, ModelShape, build_model, is_of_hpcgnn
 from hpcgnn.nn.node_embedding import Embedded, Nodes
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.own_loss import OwnLoss, copies_of

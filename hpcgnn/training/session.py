@@ -35,9 +35,8 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.methods.method import MethodContext
-from hpcgnn.nn.distributed import Distributed, is_of_hpcgnn, plain
 from hpcgnn.nn.heads import scored
-from hpcgnn.nn.models import ModelTraits, check_edge_weights, traits_of
+from hpcgnn.nn.models import Distributed, ModelTraits, check_edge_weights, is_of_hpcgnn, plain, traits_of
 from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.ops.arena import empty_table, is_limited
 from hpcgnn.ops.counter import BACKWARD, FORWARD

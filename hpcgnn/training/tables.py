@@ -22,7 +22,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.errors import CollectiveError, TrainingError
-from hpcgnn.nn.distributed import plain
+from hpcgnn.nn.models import plain
 from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.run.launch import together, told_by_rank_zero
 from hpcgnn.shards.sealed import reason_of

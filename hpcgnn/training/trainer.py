@@ -21,8 +21,8 @@ from hpcgnn.config import NODES, TrainConfig, settings_of
 from hpcgnn.errors import CollectiveError, Interrupted, TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.methods.controller import Decision
-from hpcgnn.nn.distributed import plain
 from hpcgnn.nn.heads import with_term
+from hpcgnn.nn.models import plain
 from hpcgnn.ops.adam import StepCheck, UnreadCheck
 from hpcgnn.ops.arena import keeping
 from hpcgnn.ops.counter import SUM, CounterKey

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from pyg.conftest import gathered
 from scipy import stats
 
 import hpcgnn
@@ -26,12 +27,9 @@ class Drawing(torch.nn.Module):
         return self.draw(x) + 0 * self.conv(x, edge_index)[:, :1]
 
 
-def gathered(draw, whole, comm):
+def drawn(draw, whole, comm):
     """What a model draws, by global id."""
-    graph = whole.graph
-    rows = hpcgnn.distribute(Drawing(draw))(graph, graph.x).detach().numpy()
-    ids = np.concatenate(comm.allgather(graph.node_id[:graph.num_inner]))
-    return np.concatenate(comm.allgather(rows))[np.argsort(ids)]
+    return gathered(hpcgnn.distribute(Drawing(draw))(whole.graph, whole.graph.x), whole.graph, comm)
 
 
 WIDE = 40
@@ -57,8 +55,8 @@ DRAWS = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_are_those_of_one_rank_and_as_torch_distributes_them(whole_graph, name):
     draw, distribution = DRAWS[name]
-    found = gathered(draw, whole_graph(), COMM)
-    assert np.array_equal(found, gathered(draw, whole_graph(comm=MPI.COMM_SELF), MPI.COMM_SELF))
+    found = drawn(draw, whole_graph(), COMM)
+    assert np.array_equal(found, drawn(draw, whole_graph(comm=MPI.COMM_SELF), MPI.COMM_SELF))
     # Sixty rows are all different, and a fair draw is this far from its distribution once in 10^6 seeds.
     assert len(np.unique(found, axis=0)) == len(found)
     assert stats.kstest(found.ravel(), distribution).pvalue > 1e-6
@@ -75,14 +73,14 @@ def test_a_layer_may_be_made_in_a_forward(whole_graph):
 def test_masks_keep_the_share_that_was_asked_for(whole_graph):
     for draw in (lambda x: torch.bernoulli(torch.full((len(x), WIDE), 0.7)), lambda x: torch.dropout(
             torch.full((len(x), WIDE), 0.7), 0.3, True), lambda x: x.new_empty(len(x), WIDE).bernoulli_(0.7)):
-        found = gathered(draw, whole_graph(), COMM)
-        assert np.array_equal(found, gathered(draw, whole_graph(comm=MPI.COMM_SELF), MPI.COMM_SELF))
+        found = drawn(draw, whole_graph(), COMM)
+        assert np.array_equal(found, drawn(draw, whole_graph(comm=MPI.COMM_SELF), MPI.COMM_SELF))
         assert np.allclose(np.unique(found), [0, 1]) and abs(found.mean() - 0.7) < 0.05      # 5 standard deviations
 
 
 @pytest.mark.parallel([1, 2])
 def test_two_draws_differ_and_those_of_columns_are_torchs(whole_graph):
-    found = gathered(lambda x: torch.rand(len(x), WIDE) - torch.rand(len(x), WIDE), whole_graph(), COMM)
+    found = drawn(lambda x: torch.rand(len(x), WIDE) - torch.rand(len(x), WIDE), whole_graph(), COMM)
     assert np.abs(found).mean() > 0.2      # 1/3 of two that are independent
     model, graph = Drawing(lambda x: torch.rand_like(x)[:, :1] * 0 + torch.rand(7)), whole_graph().graph
     torch.manual_seed(3)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from pyg.conftest import gathered
+from pyg.test_convolutions import DEGREES, mlp
 from torch.utils.checkpoint import checkpoint
 
 import hpcgnn
@@ -15,11 +17,6 @@ import hpcgnn
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 
 NUM_NODES, COLUMNS, RELATIONS = 60, 3, 4
-DEGREES = torch.tensor([2, 5, 10, 14, 12, 9, 5, 3])
-
-
-def mlp(i, o):
-    return torch.nn.Sequential(torch.nn.Linear(i, 7), torch.nn.BatchNorm1d(7), torch.nn.ReLU(), torch.nn.Linear(7, o))
 
 
 class Crystal(torch.nn.Module):
@@ -224,12 +221,6 @@ def test_a_model_may_learn_rows_of_relations_and_map_attributes(typed_graph, ass
     torch.testing.assert_close(model.module.encoder[1].running_mean.double(), norm.running_mean, rtol=1e-5, atol=1e-6)
 
 
-def gathered(model, graph, comm):
-    """Collective: answers by global id."""
-    ids = np.concatenate(comm.allgather(graph.node_id[:graph.num_inner]))
-    return np.concatenate(comm.allgather(model(graph, graph.x).detach().numpy()))[np.argsort(ids)]
-
-
 def test_weights_that_are_left_as_memory_was_are_filled():
     model = TwoLayers(OF_RELATIONS["RGATConv"], ("edge_type",))
     torch.nn.init.constant_(model.first.l2, float("nan"))
@@ -240,10 +231,10 @@ def test_weights_that_are_left_as_memory_was_are_filled():
 @pytest.mark.parallel([2, 3])
 def test_what_is_dropped_of_edges_is_the_same_on_any_number_of_ranks(typed_graph):
     whole, alone = typed_graph(), typed_graph(comm=MPI.COMM_SELF)
-    found, expected = (gathered(hpcgnn.distribute(Encoded(0.5)), each.graph, comm)
+    found, expected = (gathered(hpcgnn.distribute(Encoded(0.5))(each.graph, each.graph.x), each.graph, comm)
                        for comm, each in ((MPI.COMM_WORLD, whole), (MPI.COMM_SELF, alone)))
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
-    without = gathered(hpcgnn.distribute(Encoded()), alone.graph, MPI.COMM_SELF)
+    without = gathered(hpcgnn.distribute(Encoded())(alone.graph, alone.graph.x), alone.graph, MPI.COMM_SELF)
     assert np.abs(found - without).max() > 0.1 * np.abs(without).max()
 
 

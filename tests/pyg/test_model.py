@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from pyg.conftest import gathered
 
 import hpcgnn
 from hpcgnn.errors import ConfigError
@@ -16,11 +17,6 @@ from hpcgnn.pyg.fitting import is_pyg
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 COMM = MPI.COMM_WORLD
-
-
-def gathered(rows, graph, comm=COMM):
-    ids = np.concatenate(comm.allgather(graph.node_id[:graph.num_inner]))
-    return np.concatenate(comm.allgather(rows.detach().numpy()))[np.argsort(ids)]
 
 
 def assert_close(found, expected):

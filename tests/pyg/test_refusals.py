@@ -25,6 +25,33 @@ class Around(torch.nn.Module):
         return self.conv(x, edge_index)
 
 
+def around(name, forward):
+    """A subclass with another forward."""
+    return type(name, (Around,), {"forward": forward})
+
+
+NeedsTime = around("NeedsTime", lambda self, x, edge_index, edge_time: self.conv(x, edge_index))
+NeedsRelations = around("NeedsRelations", lambda self, x, edge_index, edge_type: self.conv(x, edge_index, edge_type))
+OnlyRows = around("OnlyRows", lambda self, x: x)
+ByKeyword = around("ByKeyword", lambda self, *, x, edge_index: self.conv(x, edge_index))
+NeedsWeights = around("NeedsWeights", lambda self, x, edge_index, edge_weight: self.conv(x, edge_index, edge_weight))
+TakesAttributes = around(
+    "TakesAttributes", lambda self, x, edge_index, edge_attr=None: self.conv(x, edge_index, edge_attr=edge_attr))
+TakesSome = around(
+    "TakesSome", lambda self, x, edge_index, edge_attr=None: self.conv(x, edge_index, edge_attr=edge_attr[:, :3]))
+TakesRelations = around(
+    "TakesRelations", lambda self, x, edge_index, edge_type=None: self.conv(x, edge_index, edge_type))
+OtherWeights = around(
+    "OtherWeights", lambda self, x, edge_index: self.conv(x, edge_index, torch.ones(edge_index.size(1))))
+InPlace = around("InPlace", lambda self, x, edge_index: self.conv(x.relu_(), edge_index))
+Pools = around("Pools", lambda self, x, edge_index: self.conv(x, edge_index).mean(0))
+Gumbel = around("Gumbel", lambda self, x, edge_index: torch.nn.functional.gumbel_softmax(self.conv(x, edge_index)))
+ReadsMask = around("ReadsMask", lambda self, data: self.conv(data.x, data.edge_index) * data.train_mask[:, None])
+Selects = around("Selects", lambda self, x, edge_index, edge_type: self.conv(x, edge_index[:, edge_type == 0]))
+Columns = around("Columns", lambda self, x, edge_index, edge_type: self.conv(x, edge_index[[1, 0]]))
+Numbers = around("Numbers", lambda self, x, edge_index, edge_type: self.conv(None, edge_index, edge_type))
+
+
 class InAList(Around):
     """Its second convolution is none of its modules."""
 
@@ -62,49 +89,9 @@ class OwnEdgeUpdate(pyg.GATConv):
         return super().edge_update(alpha_j, alpha_i, edge_attr, index, ptr, dim_size)
 
 
-class NeedsTime(Around):
-    def forward(self, x, edge_index, edge_time):
-        return self.conv(x, edge_index)
-
-
-class NeedsRelations(Around):
-    def forward(self, x, edge_index, edge_type):
-        return self.conv(x, edge_index, edge_type)
-
-
-class OnlyRows(Around):
-    def forward(self, x):
-        return x
-
-
-class ByKeyword(Around):
-    def forward(self, *, x, edge_index):
-        return self.conv(x, edge_index)
-
-
 class OnLocalGraph(torch.nn.Module):
     def forward(self, graph, x):
         return graph.aggregate(graph.halo(x), "mean")
-
-
-class NeedsWeights(Around):
-    def forward(self, x, edge_index, edge_weight):
-        return self.conv(x, edge_index, edge_weight)
-
-
-class TakesAttributes(Around):
-    def forward(self, x, edge_index, edge_attr=None):
-        return self.conv(x, edge_index, edge_attr=edge_attr)
-
-
-class TakesSome(Around):
-    def forward(self, x, edge_index, edge_attr=None):
-        return self.conv(x, edge_index, edge_attr=edge_attr[:, :3])
-
-
-class TakesRelations(Around):
-    def forward(self, x, edge_index, edge_type=None):
-        return self.conv(x, edge_index, edge_type)
 
 
 def graph_with(has_edge_weights=False, num_edge_features=0, num_relations=0):
@@ -181,31 +168,6 @@ class OwnMatrix(Around):
     def forward(self, x, edge_index):
         ones = torch.ones(edge_index.size(1))
         return self.conv(torch.sparse_coo_tensor(edge_index, ones, (len(x), len(x))) @ x, edge_index)
-
-
-class OtherWeights(Around):
-    def forward(self, x, edge_index):
-        return self.conv(x, edge_index, torch.ones(edge_index.size(1)))
-
-
-class InPlace(Around):
-    def forward(self, x, edge_index):
-        return self.conv(x.relu_(), edge_index)
-
-
-class Pools(Around):
-    def forward(self, x, edge_index):
-        return self.conv(x, edge_index).mean(0)
-
-
-class Gumbel(Around):
-    def forward(self, x, edge_index):
-        return torch.nn.functional.gumbel_softmax(self.conv(x, edge_index))
-
-
-class ReadsMask(Around):
-    def forward(self, data):
-        return self.conv(data.x, data.edge_index) * data.train_mask[:, None]
 
 
 @pytest.mark.parametrize("make, complaint", [
@@ -297,23 +259,6 @@ def test_edges_that_fit_are_taken_and_unused_ones_are_named():
     both = graph_with(True, num_edge_features=5)
     assert not hpcgnn.distribute(TakesAttributes(pyg.GATv2Conv(6, 5, edge_dim=5)), both,
                                  ignore_edge_weights=True).remarks(both.info)
-
-
-class Selects(Around):
-    """A convolution on the edges of the first relation."""
-
-    def forward(self, x, edge_index, edge_type):
-        return self.conv(x, edge_index[:, edge_type == 0])
-
-
-class Columns(Around):
-    def forward(self, x, edge_index, edge_type):
-        return self.conv(x, edge_index[[1, 0]])
-
-
-class Numbers(Around):
-    def forward(self, x, edge_index, edge_type):
-        return self.conv(None, edge_index, edge_type)
 
 
 @pytest.mark.parametrize("make, complaint", [
