@@ -56,31 +56,46 @@ def drawn(graph_with, shape):
     return with_relations(dataset, shape.num_relations) if shape.model in RELATIONAL else dataset, owner
 
 
+@pytest.fixture
+def assert_as_pyg(open_part, graph_with, sum_gradients, gather_rows, assert_equal_to):
+    """Collective: assert_as_pyg(shape, is_trained=all, of_input=None) compares logits and first gradients of a model of
+    that shape with those of its peer in float64. `is_trained`, from owners to (num_nodes,) bool, leaves training nodes
+    out; `of_input` is the dropout of the input rows.
+    """
+    def check(shape, is_trained=lambda owner: True, of_input=None):
+        comm, (dataset, owner_of) = MPI.COMM_WORLD, drawn(graph_with, shape)
+        owner = owner_of(comm.size)
+        labels, mask = torch.from_numpy(dataset.labels % shape.out_dim), dataset.train_mask & is_trained(owner)
+        graph, model = open_part(comm, dataset, owner).graph, new_model(shape)
+        inner_id = graph.node_id[:graph.num_inner]
+        graph.begin_forward(SEED, EPOCH, is_training=True, num_hops=model.num_hops)
+        out = model(graph, graph.x)
+        mean_loss(out, labels[inner_id], mask[inner_id], mask.sum()).backward()
+        logits, gradients = gather_rows(comm, out, inner_id), sum_gradients(comm, model)
+
+        reference = new_model(shape).double()
+        expected = peer_logits(reference, shape, dataset, Masks(shape.dropout, SEED, EPOCH, of_input))
+        mean_loss(expected, labels, mask, mask.sum()).backward()
+        assert_equal_to(logits, expected.detach())
+        largest = max(parameter.grad.abs().max() for parameter in reference.parameters())
+        for name, parameter in reference.named_parameters():
+            # Scores of attention may have a gradient of 0 but for rounding, and so has a bias before a batch norm.
+            scale = largest if shape.model == "gat" or shape.norm == "batch" else parameter.grad.abs().max()
+            assert (gradients[name] - parameter.grad).abs().max() <= 1e-5 * scale, name
+    return check
+
+
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("shape", [shape for name in MODELS for shape in shapes_of(name)], ids=label)
-def test_logits_and_first_gradients_are_those_of_pyg(open_part, graph_with, sum_gradients, gather_rows,
-                                                     assert_equal_to, shape, dropout):
-    comm, shape = MPI.COMM_WORLD, replace(shape, dropout=dropout)
-    dataset, owner = drawn(graph_with, shape)
-    labels, mask = torch.from_numpy(dataset.labels % shape.out_dim), torch.from_numpy(dataset.train_mask)
-    graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
-    inner_id = graph.node_id[:graph.num_inner]
-    graph.begin_forward(SEED, EPOCH, is_training=True, num_hops=model.num_hops)
-    out = model(graph, graph.x)
-    mean_loss(out, labels[inner_id], mask[inner_id], mask.sum()).backward()
-    logits, gradients = gather_rows(comm, out, inner_id), sum_gradients(comm, model)
+def test_logits_and_first_gradients_are_those_of_pyg(assert_as_pyg, shape, dropout):
+    assert_as_pyg(replace(shape, dropout=dropout))
 
-    reference = new_model(shape).double()
-    expected = peer_logits(reference, shape, dataset, Masks(dropout, SEED, EPOCH))
-    mean_loss(expected, labels, mask, mask.sum()).backward()
-    assert_equal_to(logits, expected.detach())
-    largest = max(parameter.grad.abs().max() for parameter in reference.parameters())
-    for name, parameter in reference.named_parameters():
-        # Scores of attention may have a gradient of 0 but for rounding, and so has a bias before a batch norm.
-        scale = largest if shape.model == "gat" or shape.norm == "batch" else parameter.grad.abs().max()
-        assert (gradients[name] - parameter.grad).abs().max() <= 1e-5 * scale, name
+
+@pytest.mark.parallel([2, 3])
+def test_a_rank_without_training_nodes_joins_the_step(assert_as_pyg):
+    assert_as_pyg(replace(NARROWING, model="gcn"), is_trained=lambda owner: owner == 0)
 
 
 @pytest.mark.covering(1)
@@ -88,23 +103,16 @@ def test_logits_and_first_gradients_are_those_of_pyg(open_part, graph_with, sum_
 @pytest.mark.parametrize("probability", [0.0, 0.2])
 @pytest.mark.parametrize("shape", [replace(shape, model=name, alpha=0.2) for name in MODELS
                                    for shape in (NARROWING, WIDENING)], ids=label)
-def test_input_rows_have_a_dropout_of_their_own(open_part, graph_with, sum_gradients, gather_rows, assert_equal_to,
-                                                shape, probability):
-    comm, shape = MPI.COMM_WORLD, replace(shape, dropout=0.5, input_dropout=probability)
-    dataset, owner = drawn(graph_with, shape)
-    graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
-    inner_id = graph.node_id[:graph.num_inner]
-    graph.begin_forward(SEED, EPOCH, is_training=True, num_hops=model.num_hops)
-    out = model(graph, graph.x)
-    out.square().sum().backward()
-    logits, gradients = gather_rows(comm, out, inner_id), sum_gradients(comm, model)
-    reference = new_model(shape).double()
-    expected = peer_logits(reference, shape, dataset, Masks(0.5, SEED, EPOCH, of_input=probability))
-    expected.square().sum().backward()
-    assert_equal_to(logits, expected.detach())
-    largest = max(parameter.grad.abs().max() for parameter in reference.parameters())
-    for name, parameter in reference.named_parameters():
-        assert (gradients[name] - parameter.grad).abs().max() <= 1e-5 * largest, name
+def test_input_rows_have_a_dropout_of_their_own(assert_as_pyg, shape, probability):
+    assert_as_pyg(replace(shape, dropout=0.5, input_dropout=probability), of_input=probability)
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
+@pytest.mark.parametrize("name", RESIDUAL_MODELS)
+def test_hidden_layers_add_their_input(assert_as_pyg, name, norm):
+    assert_as_pyg(replace(NARROWING, model=name, num_layers=4, dropout=0.5, norm=norm, residual=True))
 
 
 @pytest.mark.covering(1)
@@ -127,28 +135,6 @@ def test_batch_norms_answer_with_the_running_statistics_of_torch(open_part, grap
     graph.begin_forward(SEED, 0, is_training=False)
     out = gather_rows(comm, model.eval()(graph, graph.x), graph.node_id[:graph.num_inner])
     assert_equal_to(out, peer_logits(reference.eval(), shape, dataset).detach())
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
-@pytest.mark.parametrize("name", RESIDUAL_MODELS)
-def test_hidden_layers_add_their_input(open_part, graph_with, sum_gradients, gather_rows, assert_equal_to, name, norm):
-    comm, shape = MPI.COMM_WORLD, replace(NARROWING, model=name, num_layers=4, dropout=0.5, norm=norm, residual=True)
-    dataset, owner = drawn(graph_with, shape)
-    graph, model = open_part(comm, dataset, owner(comm.size)).graph, new_model(shape)
-    inner_id = graph.node_id[:graph.num_inner]
-    graph.begin_forward(SEED, EPOCH, is_training=True, num_hops=model.num_hops)
-    out = model(graph, graph.x)
-    out.square().sum().backward()
-    logits, gradients = gather_rows(comm, out, inner_id), sum_gradients(comm, model)
-    reference = new_model(shape).double()
-    expected = peer_logits(reference, shape, dataset, Masks(0.5, SEED, EPOCH))
-    expected.square().sum().backward()
-    assert_equal_to(logits, expected.detach())
-    largest = max(parameter.grad.abs().max() for parameter in reference.parameters())
-    for place, parameter in reference.named_parameters():
-        assert (gradients[place] - parameter.grad).abs().max() <= 1e-5 * largest, place
 
 
 def test_the_sums_of_an_input_without_dropout_are_made_once(open_part, graph_with):

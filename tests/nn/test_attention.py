@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from reference import DROPOUT, draws_of, stream_of
+from reference_models import Masks, edge_index_of
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.nn.attention import GATConvolution
@@ -14,11 +14,6 @@ from hpcgnn.nn.attention import GATConvolution
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 
 IN, HIDDEN, OUT, SEED, EPOCH = 12, 16, 5, 3, 8
-
-
-def edge_index_of(dataset):
-    target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
-    return torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
 
 
 def new_layers(heads, dropout=0.0):
@@ -67,11 +62,9 @@ def test_rows_and_gradients_equal_those_of_pyg(open_part, graph_with, sum_gradie
     rows, gradients = gather_rows(comm, out, inner_id), sum_gradients(comm, layers)
 
     peers, edge_index = [peer_of(layer) for layer in layers], edge_index_of(dataset)
-    h, threshold = torch.from_numpy(dataset.features).double(), round(dropout * 2**16)
+    h, drop = torch.from_numpy(dataset.features).double(), Masks(dropout, SEED, EPOCH)
     for number, peer in enumerate(peers):
-        draws = draws_of(np.arange(len(h)), h.shape[1], SEED, EPOCH, stream_of(DROPOUT, number))
-        h = h * torch.from_numpy(draws >= threshold) * (2**16 / (2**16 - threshold))
-        h = peer(h, edge_index)
+        h = peer(drop(h), edge_index)
         h = torch.relu(h) if number == 0 else h
     (h * weight).sum().backward()
     assert_equal_to(rows, h.detach())

@@ -1,4 +1,4 @@
-"""Graph isomorphism convolution against PyTorch Geometric's GINConv and against HalfGNN's mean form in float64."""
+"""Graph isomorphism convolution, in HalfGNN's mean form too, against its formula in float64."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from reference import DROPOUT, dense_matrix, draws_of, stream_of
+from reference import dense_matrix
+from reference_models import Masks
 from torch.nn import functional
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
 from hpcgnn.nn.isomorphism import GINConvolution
-
-pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 
 SEED, EPOCH = 3, 8
 # The first linear map of the first layer, and of the second, narrows, widens or keeps the rows.
@@ -36,12 +35,11 @@ def two_layers(graph, layers, x):
 
 def dense_rows(layers, dataset, dropout):
     """The formula with a dense matrix, and masks from the oracle's draws."""
-    h, threshold = torch.from_numpy(dataset.features).double(), round(dropout * 2**16)
+    h, drop = torch.from_numpy(dataset.features).double(), Masks(dropout, SEED, EPOCH)
     for number, layer in enumerate(layers):
         scale = {"sum": 1.0, "mean": 0.1}[layer.reduction]
         matrix = torch.from_numpy(dense_matrix(dataset.indptr, dataset.indices, dataset.in_degree(), layer.reduction))
-        draws = draws_of(np.arange(len(h)), h.shape[1], SEED, EPOCH, stream_of(DROPOUT, number))
-        h = h * torch.from_numpy(draws >= threshold) * (2**16 / (2**16 - threshold))
+        h = drop(h)
         h = layer.second(torch.relu(layer.first((1 + layer.epsilon) * h + scale * (matrix @ h))))
         h = torch.relu(h) if number == 0 else h
     return h
@@ -69,24 +67,6 @@ def test_rows_and_gradients_equal_a_dense_model(open_part, graph_with, sum_gradi
     assert_equal_to(rows, expected.detach())
     for name, parameter in reference.named_parameters():
         assert (gradients[name] - parameter.grad).abs().max() <= 2e-5 * max(1, parameter.grad.abs().max()), name
-
-
-@pytest.mark.parallel([1, 2, 3])
-def test_rows_equal_those_of_pyg(open_part, graph_with, gather_rows, assert_equal_to):
-    comm = MPI.COMM_WORLD
-    dataset, owner = graph_with(6, directed=True)
-    graph, own = open_part(comm, dataset, owner(comm.size)).graph, new_layers((6, 8, 8), "sum")[0]
-    with torch.no_grad():
-        rows = gather_rows(comm, own(graph, graph.x), graph.node_id[:graph.num_inner])
-    peer = pyg.GINConv(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)),
-                       train_eps=True)
-    weights = {f"nn.{i}.{name}": value for i, part in ((0, own.first), (2, own.second))
-               for name, value in part.state_dict().items()}
-    peer.load_state_dict(weights | {"eps": own.epsilon})
-    target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
-    edge_index = torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
-    expected = peer.double()(torch.from_numpy(dataset.features).double(), edge_index)
-    assert_equal_to(rows, expected.detach())
 
 
 @pytest.mark.parallel([2, 3])

@@ -63,11 +63,13 @@ def pass_through(comm, graph, model_name, epoch=0, dropout=0.5, width=12, hidden
 
 
 @pytest.mark.parallel([1, 2, 3, 4])
-@pytest.mark.parametrize("width", [12, 80])      # the first layer aggregates first, or maps first
-@pytest.mark.parametrize("model", MODELS + OTHERS)
-def test_the_forward_pass_is_the_same_and_gradients_are_close_at_8_bits(model, width):
-    losses, found = zip(*(pass_through(COMM, open_graph(COMM, bits, width), model, width=width) for bits in (None, 8)),
-                        strict=True)
+@pytest.mark.parametrize("model, width, norm, residual", [
+    # the first layer aggregates first, or maps first
+    *((model, width, "layer", False) for model in MODELS + OTHERS for width in (12, 80)),
+    *((model, 12, norm, residual) for model, norm, residual in RECIPES)])
+def test_the_forward_pass_is_the_same_and_gradients_are_close_at_8_bits(model, width, norm, residual):
+    losses, found = zip(*(pass_through(COMM, open_graph(COMM, bits, width), model, width=width, norm=norm,
+                                       residual=residual) for bits in (None, 8)), strict=True)
     assert losses[0] == losses[1]
     assert 0 < (found[1] - found[0]).norm() < 0.02 * found[0].norm()
 
@@ -133,14 +135,6 @@ def test_the_gradient_of_rows_that_a_map_comes_after_lies_where_they_lay(monkeyp
     assert rows == of_rows and shape == (NUM_NODES, 64)
 
 
-@pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("model, norm, residual", RECIPES)
-def test_recipes_have_the_same_forward_pass_and_close_gradients(model, norm, residual):
-    (exact, expected), (loss, found) = (pass_through(COMM, open_graph(COMM, bits), model, norm=norm, residual=residual)
-                                        for bits in (None, 8))
-    assert loss == exact and 0 < (found - expected).norm() < 0.02 * expected.norm()
-
-
 @pytest.mark.parallel([2, 3, 4])
 @pytest.mark.parametrize("model", MODELS + OTHERS)
 def test_any_number_of_ranks_rounds_the_same(model):
@@ -171,22 +165,17 @@ def test_rows_are_kept_before_their_activation_and_sums_beside_them(model, dtype
     assert held_bytes(model, None, dtype) == NUM_NODES * (columns * dtype.itemsize + moments)
 
 
-@pytest.mark.parametrize("dtype, share", [(torch.float32, 0.3), (torch.bfloat16, 0.6)])
-@pytest.mark.parametrize("model", MODELS)
-def test_codes_of_4_bits_are_held_instead_of_rows(model, dtype, share):
+@pytest.mark.parametrize("model, norm, residual, dtype, share", [
+    *((model, "layer", False, *case) for model in MODELS for case in ((torch.float32, 0.3), (torch.bfloat16, 0.6))),
+    *((model, "layer", False, torch.float32, share) for model, share in (
+        ("gin", 0.3), ("sage-max", 0.5), ("jknet", 0.3), ("appnp", 0.4), ("gat", 0.7), ("gcnii", 0.5))),
+    *((*recipe, torch.float32, 0.45) for recipe in RECIPES)])
+def test_codes_of_4_bits_are_held_instead_of_rows(model, norm, residual, dtype, share):
     """4 of 32 or 16 bits, one more where an activation passed, and parameters of rows of 64 columns; in a layer of sage
-    codes of three kinds of rows, of which two are kept as they are without codes.
+    codes of three kinds of rows, of which two are kept as they are without codes. Beside codes, gat holds mapped rows
+    and values of edges, sage-max the places of maxima, gcnii mixed weights.
     """
-    assert held_bytes(model, 4, dtype) < share * held_bytes(model, None, dtype)
-
-
-@pytest.mark.parametrize("model, norm, residual, share", [
-    ("gin", "layer", False, 0.3), ("sage-max", "layer", False, 0.5), ("jknet", "layer", False, 0.3),
-    ("appnp", "layer", False, 0.4), ("gat", "layer", False, 0.7), ("gcnii", "layer", False, 0.5),
-    *((*recipe, 0.45) for recipe in RECIPES)])
-def test_other_models_and_recipes_hold_codes_too(model, norm, residual, share):
-    """Beside codes, gat holds mapped rows and values of edges, sage-max the places of maxima, gcnii mixed weights."""
-    held = [held_bytes(model, bits, torch.float32, norm, residual) for bits in (4, None)]
+    held = [held_bytes(model, bits, dtype, norm, residual) for bits in (4, None)]
     assert held[0] < share * held[1], held[0] / held[1]
 
 

@@ -1,4 +1,4 @@
-"""Convolutions of PyTorch Geometric run distributed with no change, and agree with hpcgnn's own layers."""
+"""Convolutions of PyTorch Geometric in a model on LocalGraph run distributed with no change."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from reference_models import edge_index_of
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 
@@ -20,11 +21,6 @@ CONVOLUTIONS = {
     "TransformerConv": lambda i, o: pyg.TransformerConv(i, o),
     "GINConv": lambda i, o: pyg.GINConv(torch.nn.Linear(i, o), train_eps=True),
 }
-
-
-def edge_index_of(dataset):
-    target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
-    return torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
 
 
 def two_layers(name):
@@ -56,31 +52,3 @@ def test_a_bipartite_convolution_equals_itself_on_the_whole_graph(open_part, gra
     largest = max(parameter.grad.abs().max() for parameter in whole.parameters())
     for key, parameter in whole.named_parameters():
         assert (gradients[key] - parameter.grad).abs().max() <= 1e-5 * largest, key
-
-
-@pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("kind", ["gcn", "sage", "sage-max"])
-def test_own_layers_equal_those_of_pyg(open_part, graph_with, gather_rows, assert_equal_to, kind):
-    from hpcgnn.nn.models import MODELS
-
-    comm = MPI.COMM_WORLD
-    dataset, owner = graph_with(IN)
-    graph, own = open_part(comm, dataset, owner(comm.size)).graph, MODELS[kind].convolution(IN, OUT, 0.0, False)
-    torch.manual_seed(6)
-    for parameter in own.parameters():
-        torch.nn.init.normal_(parameter)
-    with torch.no_grad():
-        rows = gather_rows(comm, own(graph, graph.x), graph.node_id[:graph.num_inner])
-    if kind == "gcn":
-        peer = pyg.GCNConv(IN, OUT)
-        peer.load_state_dict({"lin.weight": own.weight_neighbor, "bias": own.bias})
-    elif kind == "sage-max":
-        peer = pyg.SAGEConv(IN, OUT, aggr="max")
-        peer.load_state_dict({"lin_l.weight": own.neighbor.weight, "lin_l.bias": own.neighbor.bias,
-                              "lin_r.weight": own.own.weight})
-    else:
-        peer = pyg.SAGEConv(IN, OUT)
-        peer.load_state_dict({"lin_l.weight": own.weight_neighbor, "lin_l.bias": own.bias,
-                              "lin_r.weight": own.weight_self})
-    expected = peer.double()(torch.from_numpy(dataset.features).double(), edge_index_of(dataset))
-    assert_equal_to(rows, expected.detach())

@@ -166,7 +166,8 @@ def test_every_stored_bit_is_counted(open_part, graph_with, kind, dims):
     assert stored.scales > 32 * sum(len(scale.step) for scale in scales)
 
 
-@pytest.mark.parametrize("rate, low, high", [(PRESSURE_RATE, 0.9, 1.1), (0.0, 1.4, 1.6)])
+@pytest.mark.parametrize("rate, low, high", [
+    (PRESSURE_RATE, 0.9, 1.1), pytest.param(0.0, 1.4, 1.6, marks=pytest.mark.long)])     # without pressure
 def test_pressure_on_widths_grows_until_the_target_is_met(monkeypatch, rate, low, high):
     monkeypatch.setattr(quantized_models, "PRESSURE_RATE", rate)
     scheme = QuantizationScheme("degree-aware", 4, 8, target_kb=0.35)
