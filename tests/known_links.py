@@ -48,6 +48,26 @@ def classes_by(dataset, candidates):
     return dataset.labels if candidates == "label" else np.zeros(dataset.num_nodes, int)
 
 
+def words_drawn(count, seed, epoch, step=0):
+    """The random words of an epoch or step: one for each drawn node, and one more."""
+    halves = draws_of(np.arange(count + 1), 2, seed, epoch, stream_of(NEGATIVES, 0, step)).tolist()
+    return [low + (high << 16) for low, high in halves]
+
+
+def loss_of_edge(kind, positive, others, size, number, temperature=0.0):
+    """From the score of an answer and those of the drawn nodes of its class, (n,), which has `size` nodes; `number` is
+    the edge's own.
+    """
+    if kind == "bpr":
+        spread = (number * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63)
+        return functional.softplus(others[(spread >> 20 & 0xFFFFFFFF) % len(others)] - positive)
+    if kind == "bce":
+        power = np.exp(temperature * others.detach().numpy().astype(float))
+        shares = torch.from_numpy(power / power.sum()).float()
+        return functional.softplus(-positive) + shares @ functional.softplus(others)
+    return functional.softplus(torch.logsumexp(others, 0) + np.log(size / len(others)) - positive)
+
+
 def expected_loss(dataset, rows, kind, classes, learned, seed, epoch, asked=None, answers=None, step=0,
                   temperature=0.0):
     """The summed loss of all edges from rows (num_nodes, dim).
@@ -61,8 +81,7 @@ def expected_loss(dataset, rows, kind, classes, learned, seed, epoch, asked=None
         ends = np.cumsum([count for _, count in dataset.node_types]).tolist()
         ranges = [(first, end) for first, end in pairwise([0, *ends]) if first < end]
     ranges = [one for one in ranges for _ in range(-(-DRAWN // len(ranges)))]
-    halves = draws_of(np.arange(len(ranges) + 1), 2, seed, epoch, stream_of(NEGATIVES, 0, step)).tolist()
-    words = [low + (high << 16) for low, high in halves]
+    words = words_drawn(len(ranges), seed, epoch, step)
     node = [first + (word * (end - first) >> 32) for word, (first, end) in zip(words, ranges, strict=False)]
     order = sorted(range(len(node)), key=lambda place: (classes[node[place]], place))
     target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)).tolist()
@@ -72,17 +91,11 @@ def expected_loss(dataset, rows, kind, classes, learned, seed, epoch, asked=None
             if not is_learned or not (asked is None or asked[anchor]):
                 continue
             of_class = [node[place] for place in order if classes[node[place]] == classes[answer]]
-            positive = (rows[anchor] * answers[answer]).sum()
-            others = answers[of_class] @ rows[anchor]
-            if kind == "bpr":
-                number = anchor * dataset.num_nodes + answer + words[-1]
-                spread = (number * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63)
-                total = total + functional.softplus(others[(spread >> 20 & 0xFFFFFFFF) % len(of_class)] - positive)
-            elif kind == "bce":
-                power = np.exp(temperature * others.detach().numpy().astype(float))
-                shares = torch.from_numpy(power / power.sum()).float()
-                total = total + functional.softplus(-positive) + shares @ functional.softplus(others)
-            else:
-                many = np.log((classes == classes[answer]).sum() / len(of_class))
-                total = total + functional.softplus(torch.logsumexp(others, 0) + many - positive)
+            positive, others = (rows[anchor] * answers[answer]).sum(), answers[of_class] @ rows[anchor]
+            total = total + loss_of_edge(kind, positive, others, (classes == classes[answer]).sum(),
+                                         anchor * dataset.num_nodes + answer + words[-1], temperature)
     return total
+
+
+def normal_rows(dataset):
+    return torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)

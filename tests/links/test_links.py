@@ -13,9 +13,9 @@ import pytest
 import scipy.sparse
 import torch
 from covering import long_but
-from known_links import DRAWN, LINK_SETTINGS, classes_by, expected_loss, with_links
+from known_links import DRAWN, LINK_SETTINGS, classes_by, expected_loss, normal_rows, with_links
 from mpi4py import MPI
-from training_setup import assert_same_bits, losses, on_rank_zero, random_owner, train, write, write_once
+from training_setup import losses, on_rank_zero, random_owner, train, write, write_once
 
 import hpcgnn
 from hpcgnn.config import LINKS as LINK_TASK
@@ -415,36 +415,35 @@ def test_a_split_without_links_has_no_score(shared_path):
 
 @pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
+@pytest.mark.parametrize("way", ["both ways", "directed", "one label is asked"])
 @pytest.mark.parametrize("kind, temperature", [("softmax", 0.0), ("bce", 0.0), ("bpr", 0.0), ("bce", 1.5)])
 @pytest.mark.parametrize("candidates", ["all", "label", "type"])
-def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatch, is_directed, kind, temperature,
-                                                         candidates):
+def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatch, way, kind, temperature, candidates):
     monkeypatch.setattr("hpcgnn.links.objective.MOST_PRODUCTS", 5 * DRAWN)      # several blocks
+    is_directed, label = way == "directed", 2 if way == "one label is asked" else -1
     dataset = with_links(is_directed=is_directed, has_types=candidates == "type")
-    shards = write_once(COMM, dataset, shared_path / "shards")
-    session = Session.open(COMM, shards, TrainConfig.of(
+    session = Session.open(COMM, write_once(COMM, dataset, shared_path / "shards"), TrainConfig.of(
         **LINK_SETTINGS, model="sage", link_loss=kind, candidates=candidates, epoch_rows="all",
-        adversarial_temperature=temperature))
+        adversarial_temperature=temperature, asked_label=label))
     graph, objective = session.graph, session.objective
     assert isinstance(objective, LinkObjective) and objective.links.about == (True, is_directed)
-    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
+    rows, is_asked = normal_rows(dataset), (dataset.labels == label) | (label < 0)
     mine = rows[graph.node_id[:graph.num_inner]].clone().requires_grad_()
     graph.begin_forward(3, 2, is_training=True)
     loss = objective.loss_sum(mine, "train", graph)
     loss.backward()
-    classes = classes_by(dataset, candidates)
 
     def of_all():
         whole = rows.clone().requires_grad_()
-        expected = expected_loss(dataset, whole, kind, classes, objective.links.about, 3, 2, temperature=temperature)
+        expected = expected_loss(dataset, whole, kind, classes_by(dataset, candidates), objective.links.about, 3, 2,
+                                 is_asked, temperature=temperature)
         expected.backward()
         return expected.item(), whole.grad.numpy()
 
     expected, gradient = on_rank_zero(COMM, of_all)
     assert COMM.allreduce(loss.item()) == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(mine.grad.numpy(), gradient[graph.node_id[:graph.num_inner]], rtol=1e-4, atol=1e-4)
-    assert objective.mean_rows["train"] == dataset.num_edges * (1 + is_directed)
+    assert objective.mean_rows["train"] == dataset.in_degree()[is_asked].sum() * (1 + is_directed)
 
 
 def test_weights_of_hard_negatives_are_constants_in_the_gradient():
@@ -463,34 +462,6 @@ def test_weights_of_hard_negatives_are_constants_in_the_gradient():
     np.testing.assert_allclose(hardest.detach(), np.logaddexp(0, score.max(axis=1)), rtol=1e-12)
 
 
-@pytest.mark.covering
-@pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("kind", ["softmax", "bce", "bpr"])
-@pytest.mark.parametrize("candidates", ["all", "label", "type"])
-def test_only_nodes_of_one_label_are_asked(shared_path, kind, candidates):
-    dataset = with_links(has_types=candidates == "type")
-    session = Session.open(COMM, write_once(COMM, dataset, shared_path / "shards"), TrainConfig.of(
-        **LINK_SETTINGS, model="sage", link_loss=kind, candidates=candidates, asked_label=2, epoch_rows="all"))
-    graph, objective = session.graph, session.objective
-    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
-    mine = rows[graph.node_id[:graph.num_inner]].clone().requires_grad_()
-    graph.begin_forward(3, 2, is_training=True)
-    loss = objective.loss_sum(mine, "train", graph)
-    loss.backward()
-    classes = classes_by(dataset, candidates)
-
-    def of_all():
-        whole = rows.clone().requires_grad_()
-        expected = expected_loss(dataset, whole, kind, classes, (True, False), 3, 2, asked=dataset.labels == 2)
-        expected.backward()
-        return expected.item(), whole.grad.numpy()
-
-    expected, gradient = on_rank_zero(COMM, of_all)
-    assert COMM.allreduce(loss.item()) == pytest.approx(expected, rel=1e-5)
-    np.testing.assert_allclose(mine.grad.numpy(), gradient[graph.node_id[:graph.num_inner]], rtol=1e-4, atol=1e-4)
-    assert objective.mean_rows["train"] == dataset.in_degree()[dataset.labels == 2].sum()
-
-
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("is_directed", [False, True], ids=["both ways", "directed"])
 def test_an_epoch_learns_the_questions_that_it_draws(shared_path, is_directed):
@@ -499,8 +470,7 @@ def test_an_epoch_learns_the_questions_that_it_draws(shared_path, is_directed):
     session = Session.open(COMM, write_once(COMM, dataset, shared_path / "shards"),
                            TrainConfig.of(**LINK_SETTINGS, model="sage", link_share=0.5, epoch_rows="all"))
     graph, objective = session.graph, session.objective
-    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
-    mine = rows[graph.node_id[:graph.num_inner]]
+    mine = normal_rows(dataset)[graph.node_id[:graph.num_inner]]
 
     def asked(epoch):
         graph.begin_forward(3, epoch, is_training=True)
@@ -538,7 +508,7 @@ def test_edges_that_dropout_leaves_out_are_learned_too(shared_path):
                            TrainConfig.of(**LINK_SETTINGS, model="sage", edge_dropout=0.5, epoch_rows="all"))
     graph = session.graph_of(3, 2)
     assert len(graph.arcs[1]) < len(session.graph.arcs[1])
-    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((dataset.num_nodes, 5)).astype(np.float32) / 2)
+    rows = normal_rows(dataset)
     graph.begin_forward(3, 2, is_training=True)
     found = session.objective.loss_sum(rows[graph.node_id[:graph.num_inner]], "train", graph)
     nodes = np.zeros(dataset.num_nodes, int)
@@ -585,18 +555,6 @@ def test_methods_learn_links(shared_path, method):
     assert found["test_score"] > 0.05      # 240 nodes in any order have 0.025
     # Two layers and the loss exchange rows, and rows of the loss are as wide as those of the layers.
     assert run.session.traits.num_layers == 3
-
-
-@pytest.mark.parallel(2)
-def test_a_training_of_links_goes_on_bit_for_bit(shared_path):
-    shards = write_once(COMM, with_links(), shared_path / "shards")
-    settings = {**LINK_SETTINGS, "method": "sylvie", "checkpoint_every": 6}
-    _, _, whole = train(COMM, shards, shared_path / "whole", **settings)
-    train(COMM, shards, shared_path / "run", **settings, epochs=6)
-    resumed = read_checkpoint(shared_path / "run" / "checkpoint.h5")
-    _, _, run = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
-    if COMM.rank == 0:
-        assert_same_bits(run.folder.checkpoint, whole.folder.checkpoint)
 
 
 @pytest.mark.parallel([1, 2])
@@ -682,15 +640,15 @@ def test_a_validation_part_leaves_test_out(tmp_path):
     ({"loss": "mse"}, "task links can't be used with loss mse: link_loss is its loss"),
     ({"adversarial_temperature": 1.0}, "has no effect with link_loss softmax, which already weighs drawn nodes"),
     ({"adversarial_temperature": 1.0, "link_loss": "bpr"}, "has no effect with link_loss bpr, .* use link_loss=bce"),
+    ({"task": "nodes", "score": "mrr"}, "score mrr is for links; add --task links"),
+    ({"task": "nodes", "negatives": 5}, "negatives = 5 has no effect on task nodes, only on links"),
+    ({"task": "nodes", "candidates": "label"}, "candidates = label has no effect on task nodes, only on links"),
+    ({"task": "nodes", "decoder": "complex"}, "decoder = complex has no effect on task nodes, only on links"),
 ])
-def test_settings_that_links_can_t_use_are_refused(settings, sentence):
+def test_settings_that_a_task_can_t_use_are_refused(settings, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        TrainConfig.of(task="links", **settings)
-
-
-def test_a_score_of_links_needs_links():
-    with pytest.raises(ConfigError, match="score mrr is for links; add --task links"):
-        TrainConfig.of(score="mrr")
+        TrainConfig.of(**{"task": "links", **settings})
+    assert TrainConfig.of(candidates="all").task == "nodes"      # as folders of earlier runs say it
 
 
 def test_links_have_no_dropout_unless_it_is_given():
@@ -702,14 +660,6 @@ def test_a_network_draws_fewer_nodes_unless_a_number_is_given():
     drawn = [TrainConfig.of(task="links", **settings).num_drawn
              for settings in ({}, {"decoder": "mlp"}, {"decoder": "mlp", "negatives": 5}, {"negatives": 7})]
     assert drawn == [1024, 32, 5, 7]
-
-
-def test_settings_of_links_have_no_effect_on_nodes():
-    with pytest.raises(ConfigError, match="negatives = 5 has no effect on task nodes, only on links"):
-        TrainConfig.of(negatives=5)
-    with pytest.raises(ConfigError, match="candidates = label has no effect on task nodes, only on links"):
-        TrainConfig.of(candidates="label")
-    assert TrainConfig.of(candidates="all").task == "nodes"      # as folders of earlier runs say it
 
 
 @pytest.mark.parallel(2)

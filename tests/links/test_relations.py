@@ -9,8 +9,8 @@ from runpy import run_path
 import numpy as np
 import pytest
 import torch
+from known_links import DRAWN, LINK_SETTINGS, loss_of_edge, words_drawn
 from mpi4py import MPI
-from reference import draws_of, stream_of
 from torch import nn
 from torch.nn import functional
 from training_setup import (
@@ -36,15 +36,13 @@ from hpcgnn.data.source import load_source
 from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
 from hpcgnn.links.decoders import DECODERS
 from hpcgnn.links.task import LinkTask
-from hpcgnn.ops.counter import NEGATIVES
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.scores import Score
 from hpcgnn.training.session import Session
 
 COMM = MPI.COMM_WORLD
-DRAWN, DIM = 24, 6
-SETTINGS = {"task": "links", "negatives": DRAWN}
+DIM = 6
 
 
 def triples_of(graph):
@@ -293,8 +291,7 @@ def cube_sum(decoder, values):
 
 
 def expected_loss(dataset, rows, weight, network, decoder, kind, has_reverses, seed, epoch):
-    halves = draws_of(np.arange(DRAWN + 1), 2, seed, epoch, stream_of(NEGATIVES, 0)).tolist()
-    words = [low + (high << 16) for low, high in halves]
+    words = words_drawn(DRAWN, seed, epoch)
     node = [word * dataset.num_nodes >> 32 for word in words[:-1]]
     target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)).tolist()
 
@@ -324,15 +321,8 @@ def expected_loss(dataset, rows, weight, network, decoder, kind, has_reverses, s
             total = total + N3 * (cube_sum(decoder, rows[anchor]) + cube_sum(decoder, rows[answer]))
             if decoder != "dot":
                 total = total + N3 * cube_sum(decoder, weight[by])
-            if kind == "bpr":
-                number = (by * dataset.num_nodes + anchor) * dataset.num_nodes + answer + words[-1]
-                spread = (number * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63)
-                total = total + functional.softplus(others[(spread >> 20 & 0xFFFFFFFF) % DRAWN] - positive)
-            elif kind == "bce":
-                total = total + functional.softplus(-positive) + functional.softplus(others).mean()
-            else:
-                many = np.log(dataset.num_nodes / DRAWN)
-                total = total + functional.softplus(torch.logsumexp(others, 0) + many - positive)
+            number = (by * dataset.num_nodes + anchor) * dataset.num_nodes + answer + words[-1]
+            total = total + loss_of_edge(kind, positive, others, dataset.num_nodes, number)
     return total
 
 
@@ -345,7 +335,7 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     monkeypatch.setattr("hpcgnn.links.objective.MOST_PRODUCTS", 5 * DRAWN)      # several blocks
     dataset = typed_graph(symmetrize)
     shards = write_once(COMM, dataset, shared_path / "shards")
-    session = Session.open(COMM, shards, TrainConfig.of(**SETTINGS, model="sage", link_loss=kind, decoder=decoder,
+    session = Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, model="sage", link_loss=kind, decoder=decoder,
                                                         n3=N3, epoch_rows="all"))
     graph, random, num_relations = session.graph, np.random.default_rng(1), len(dataset.relation_names)
     rows = torch.from_numpy(random.standard_normal((dataset.num_nodes, DIM)).astype(np.float32) / 2)
@@ -374,7 +364,7 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("decoder, symmetrize", [("distmult", True), ("complex", False), ("mlp", True)])
 def test_ranks_train_as_one(shared_path, decoder, symmetrize):
-    settings = {**SETTINGS, "model": "sage", "decoder": decoder, "dropout": 0.3}
+    settings = {**LINK_SETTINGS, "model": "sage", "decoder": decoder, "dropout": 0.3}
     dataset = typed_graph(symmetrize)
     shards = write_once(COMM, dataset, shared_path / "shards")
     found, metrics, run = train(COMM, shards, shared_path / "run", **settings)
@@ -393,7 +383,7 @@ def test_ranks_train_as_one(shared_path, decoder, symmetrize):
 @pytest.mark.parallel(2)
 def test_relations_are_trained_saved_and_gone_on_with_bit_for_bit(shared_path):
     shards = write_once(COMM, typed_graph(True), shared_path / "shards")
-    settings = {**SETTINGS, "method": "sylvie", "checkpoint_every": 6}
+    settings = {**LINK_SETTINGS, "method": "sylvie", "checkpoint_every": 6}
     _, _, whole = train(COMM, shards, shared_path / "whole", **settings)
     train(COMM, shards, shared_path / "run", **settings, epochs=6)
     resumed = read_checkpoint(shared_path / "run" / "checkpoint.h5")
@@ -470,7 +460,7 @@ def test_an_own_decoder_that_can_t_ask_for_sources_needs_reverses(shared_path):
 def test_a_graph_with_other_relations_is_refused(shared_path):
     dataset = typed_graph(True)
     shards = write_once(COMM, dataset, shared_path / "shards")
-    train(COMM, shards, shared_path / "run", **SETTINGS, epochs=2)
+    train(COMM, shards, shared_path / "run", **LINK_SETTINGS, epochs=2)
     renamed = replace(dataset, relation_names=("hates", *dataset.relation_names[1:]))
     other = write_once(COMM, renamed, shared_path / "other")
     with pytest.raises(ConfigError, match="the model was trained on other relations than this graph has"):
@@ -482,11 +472,6 @@ def test_a_graph_with_other_relations_is_refused(shared_path):
 @pytest.mark.parallel(2)
 def test_complex_needs_an_even_number_of_columns(shared_path):
     shards = write_once(COMM, typed_graph(True), shared_path / "shards")
-    session = Session.open(COMM, shards, TrainConfig.of(**SETTINGS, decoder="complex", model="gcn", hidden=7))
+    session = Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, decoder="complex", model="gcn", hidden=7))
     with pytest.raises(CollectiveError, match=r"decoder complex needs rows of an even number of columns.*found 7"):
         session.new_model(0)
-
-
-def test_a_decoder_is_for_links():
-    with pytest.raises(ConfigError, match="decoder = complex has no effect on task nodes, only on links"):
-        TrainConfig.of(decoder="complex")
