@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from cuda.test_quantization import CODED, KEY, assert_crosses_alike, device_message, rows_of_every_kind
 from reference import stream_of
 from reference_quantization import narrow, widen
@@ -78,8 +79,7 @@ def test_rows_of_many_passes_equal_the_oracles(device, dtype, is_nearest, dim):
     assert_crosses_as_the_oracle_says(rows, np.array(CODED), is_nearest, device)
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("dim", [12257, 32768])
+@pytest.mark.parametrize("dim", long_but((0,), [12257, 32768]))
 def test_rows_beyond_shared_memory_take_turns_in_scratch(device, dim, monkeypatch):
     """Nine rows, of which the lanes of a block hold eight at a time."""
     monkeypatch.setattr(rotation, "MOST_SCRATCH_ROWS", 8)
@@ -87,8 +87,7 @@ def test_rows_beyond_shared_memory_take_turns_in_scratch(device, dim, monkeypatc
     assert_crosses_as_the_oracle_says(rows, np.resize(CODED, 9), False, device)
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("bits", CODED)
+@pytest.mark.parametrize("bits", long_but((0, len(CODED) - 1), CODED))
 def test_rows_of_many_scales_equal_the_oracles(device, bits):
     rng = np.random.default_rng(bits)
     rows = (rng.normal(size=(60, 77)) ** 3 * 10.0 ** rng.integers(-36, 34, (60, 1))).astype(np.float32)
