@@ -155,15 +155,6 @@ def test_wide_rows_carry_nan_and_infinity_as_the_host_does(device, dtype, bits, 
     assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
 
 
-@pytest.mark.parametrize("num_rows, dim", [(0, 16), (3, 0), (0, 0)])
-def test_an_empty_message_starts_nothing(emulated, num_rows, dim):
-    layout, index = MessageLayout.build(np.full(num_rows, 4), dim), np.arange(num_rows, dtype=np.int32)
-    message, rows = torch.empty(layout.num_bytes, dtype=torch.uint8), torch.empty(num_rows, dim)
-    assert device_side.quantize_rows(rows, index, np.arange(num_rows), layout, KEY, message, False) == -1
-    device_side.dequantize_rows(message, index, np.arange(num_rows), layout, rows, False)
-    assert emulated.launches == []
-
-
 @pytest.mark.parametrize("dim, lanes", [(1, 1), (8, 1), (9, 2), (16, 2), (33, 8), (128, 16), (129, 32), (5000, 32)])
 def test_a_row_has_the_lanes_that_take_it_at_once(dim, lanes):
     assert device_side.lanes_a_row(dim) == lanes

@@ -181,11 +181,12 @@ def test_the_first_row_without_a_code_is_reported(device, bits, bad, is_nearest)
         assert torch.equal(message[sizes[i]:sizes[i + 1]], whole[sizes[i]:sizes[i + 1]])
 
 
-@pytest.mark.parametrize("widths, dim, started", [([], 16, []), ([4], 0, []), ([16, 32], 8, ["quantize_f32"]),
-                                                  ([16, 1], 8, ["quantize_rotated_f32"])])
-def test_only_rows_that_are_rotated_start_rotation(emulated, widths, dim, started):
+@pytest.mark.parametrize("code, widths, dim, started", [
+    *((code, *empty, []) for code in ("affine", "rotated") for empty in (([], 16), ([4] * 3, 0), ([], 0))),
+    ("rotated", [16, 32], 8, ["quantize_f32"]), ("rotated", [16, 1], 8, ["quantize_rotated_f32"])])
+def test_only_rows_that_are_rotated_start_rotation_and_none_nothing(emulated, code, widths, dim, started):
     num = len(widths)
-    layout, index = MessageLayout.build(np.array(widths), dim, "rotated"), np.arange(num, dtype=np.int32)
+    layout, index = MessageLayout.build(np.array(widths), dim, code), np.arange(num, dtype=np.int32)
     message, rows = torch.empty(layout.num_bytes, dtype=torch.uint8), torch.ones(num, dim)
     assert device_side.quantize_rows(rows, index, np.arange(num), layout, KEY, message, False) == -1
     device_side.dequantize_rows(message, index, np.arange(num), layout, rows, False, KEY)
