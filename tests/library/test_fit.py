@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.utils.prune
+from library.conftest import Stop
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, losses, train, without_seconds, write_once
+from training_setup import SMALL, easy_graph, losses, train, without_seconds
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError, ConfigError, Interrupted, TrainingError
@@ -40,11 +41,6 @@ class Two(torch.nn.Module):
 class Closure(torch.optim.SGD):
     def step(self, closure):
         return super().step(closure)
-
-
-@pytest.fixture
-def graph(shared_path):
-    return hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"), COMM)
 
 
 def two(graph: hpcgnn.Graph, seed: int = 0) -> Two:
@@ -137,18 +133,6 @@ def schedules() -> dict:
                                                             of_torch.ExponentialLR(it, 0.9)], [4]),
             "lambda": lambda it: of_torch.LambdaLR(it, lambda epoch: 0.8 ** epoch),
             "plateau": lambda it: of_torch.ReduceLROnPlateau(it, factor=0.5, patience=0, threshold=0.2)}
-
-
-class Stop(hpcgnn.Callback):
-    """Ends the process's run, as a signal would, after so many epochs."""
-
-    def __init__(self, epoch: int):
-        self.epoch = epoch
-
-    def on_epoch_end(self, run, record):
-        if record["epoch"] == self.epoch:
-            import signal
-            signal.raise_signal(signal.SIGUSR1)
 
 
 @pytest.mark.covering(1)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, write_once
+from training_setup import SMALL
 
 import hpcgnn
 from hpcgnn.data.options import ProgressTask
@@ -42,11 +42,6 @@ def cell(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", found)
     monkeypatch.delenv("HPCGNN_PROGRESS", raising=False)
     return found
-
-
-@pytest.fixture
-def graph(shared_path):
-    return hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"), COMM)
 
 
 @pytest.fixture

@@ -10,18 +10,13 @@ import torch_geometric.nn as pyg
 from mpi4py import MPI
 from reference_models import edge_index_of
 from torch_geometric.data import Data
-from training_setup import easy_graph, on_rank_zero, write_once
+from training_setup import easy_graph, on_rank_zero
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError, HpcgnnError
 from hpcgnn.results.export import exported, write_exported
 
 SETTINGS = {"method": "uniform", "bits": 4, "epochs": 6, "eval_every": 2}
-
-
-@pytest.fixture
-def graph(shared_path):
-    return hpcgnn.open(write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards"))
 
 
 def make(**options):

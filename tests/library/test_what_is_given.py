@@ -7,10 +7,11 @@ import copy
 import numpy as np
 import pytest
 import torch
+from library.conftest import Stop
 from mpi4py import MPI
 from torch.nn import functional as F
 from torch_geometric.nn import GCN, GCNConv, GraphSAGE
-from training_setup import easy_graph, losses, on_rank_zero, without_seconds, write_once
+from training_setup import easy_graph, losses, on_rank_zero, without_seconds
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError, Interrupted
@@ -20,11 +21,6 @@ from hpcgnn.training.checkpoint import read_checkpoint
 COMM = MPI.COMM_WORLD
 EPOCHS = 8
 RUN = {"epochs": EPOCHS, "eval_every": 4}
-
-
-@pytest.fixture
-def graph(shared_path):
-    return hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"), COMM)
 
 
 @pytest.fixture
@@ -128,12 +124,6 @@ class At(hpcgnn.Callback):
 
     def on_epoch_end(self, run, record):
         self.function(run, record)
-
-
-class Stop(At):
-    def __init__(self, epoch: int):
-        import signal
-        super().__init__(lambda run, record: signal.raise_signal(signal.SIGUSR1) if record["epoch"] == epoch else None)
 
 
 class TwoHeads(torch.nn.Module):
