@@ -45,32 +45,24 @@ def plain_torch(num_ranks: int = 1) -> Iterator[None]:
     if not _TURN.acquire(blocking=num_ranks == 1):
         raise ConfigError("another thread of this process trains or predicts, and on several ranks threads might take "
                           "turns in different orders; call hpcgnn from one thread, or train on one rank")
+    dtype = torch.get_default_dtype()
     try:
-        with _plain_torch():
+        # A context of a device passes every operation through Python, so it is entered only if it changes something.
+        on_host = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+        with (
+            torch.random.fork_rng(devices),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            on_host,
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+        ):
+            torch.set_default_dtype(torch.float32)
             yield
     finally:
+        torch.set_default_dtype(dtype)
         _TURN.release()
-
-
-@contextmanager
-def _plain_torch() -> Iterator[None]:
-    dtype = torch.get_default_dtype()
-    # A context of a device passes every operation through Python, so it is entered only if it changes something.
-    on_host = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with (
-        torch.random.fork_rng(devices),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        on_host,
-        torch.autocast("cpu", enabled=False),
-        torch.autocast("cuda", enabled=False),
-    ):
-        torch.set_default_dtype(torch.float32)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(dtype)
 
 
 class OpenedRun(RunFiles, FloatRun):

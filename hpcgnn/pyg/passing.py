@@ -40,7 +40,7 @@ from hpcgnn.pyg.convolutions import (
     only_sums,
 )
 from hpcgnn.pyg.edges import GraphEdges, SealedEdges, plain_edges
-from hpcgnn.pyg.recomputation import HaloAgain, Region
+from hpcgnn.pyg.recomputation import HaloAgain, Region, replaced
 
 
 class UnfitEdges(ConfigError):
@@ -94,9 +94,6 @@ class ForwardPassing:
         # They learn the weights of edges, so they are normalized anew in each pass.
         self._learning = {conv for conv, way in ways.items()
                           if (way.kind, way.name) == ("plain", "PDNConv") and conv.normalize}
-        # With cached=True they keep what belongs to one part, or kept what belongs to the whole graph.
-        self._cached = [(conv, {name: value for name, value in vars(conv).items() if name.startswith("_cached_")})
-                        for conv in ways if getattr(conv, "cached", False)]
 
     def keep_constant(self, rows: torch.Tensor, all_rows: torch.Tensor) -> None:
         """Note inner rows with known halo rows, which need no message."""
@@ -168,41 +165,31 @@ class ForwardPassing:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Within the block, the model's convolutions get halo rows."""
-        handles: list[Any] = []
-        try:
+        with contextlib.ExitStack() as ended:
             for conv in self._summing:
-                conv.propagate = partial(self._summed, conv)
+                ended.enter_context(replaced(conv, propagate=partial(self._summed, conv)))
             for conv in self._learning:
-                conv.normalize = False
-            for conv, kept in self._cached:
-                vars(conv).update({**dict.fromkeys(kept), "cached": False})
+                ended.enter_context(replaced(conv, normalize=False))
+            for conv in self.ways:
+                # With cached=True it keeps what belongs to one part, or kept what belongs to the whole graph.
+                if getattr(conv, "cached", False):
+                    kept = dict.fromkeys(name for name in vars(conv) if name.startswith("_cached_"))
+                    ended.enter_context(replaced(conv, cached=False, **kept))
             for module in self.over_all:
                 if type(module).__name__ == "GPSConv":
-                    handles.append(module.register_forward_pre_hook(_without_batch, with_kwargs=True))
+                    ended.callback(module.register_forward_pre_hook(_without_batch, with_kwargs=True).remove)
                 else:
-                    vars(module)["forward"] = partial(self._attended, module)
-            for conv in self.ways:
-                if self.ways[conv].kind == "own":
-                    conv.update = partial(self._updated, conv)
-                handles += [conv.register_forward_pre_hook(self._before_call, with_kwargs=True),
-                            conv.register_propagate_forward_pre_hook(self._before_propagate),
-                            conv.register_propagate_forward_hook(self._after),
-                            conv.register_edge_update_forward_pre_hook(self._before_edges),
-                            conv.register_edge_update_forward_hook(self._after)]
+                    ended.enter_context(replaced(module, forward=partial(self._attended, module)))
+            for conv, way in self.ways.items():
+                if way.kind == "own":
+                    ended.enter_context(replaced(conv, update=partial(self._updated, conv)))
+                for handle in (conv.register_forward_pre_hook(self._before_call, with_kwargs=True),
+                               conv.register_propagate_forward_pre_hook(self._before_propagate),
+                               conv.register_propagate_forward_hook(self._after),
+                               conv.register_edge_update_forward_pre_hook(self._before_edges),
+                               conv.register_edge_update_forward_hook(self._after)):
+                    ended.callback(handle.remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            for conv in self._summing:
-                vars(conv).pop("propagate", None)
-            for conv in self.ways:
-                vars(conv).pop("update", None)
-            for module in self.over_all:
-                vars(module).pop("forward", None)
-            for conv in self._learning:
-                conv.normalize = True
-            for conv, kept in self._cached:
-                vars(conv).update({**kept, "cached": True})
 
     def complete(self, rows: torch.Tensor, way: Way) -> torch.Tensor:
         """Collective: return inner rows (num_inner, ...) followed by halo rows, differentiable."""

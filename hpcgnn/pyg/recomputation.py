@@ -125,6 +125,20 @@ class HaloAgain(torch.autograd.Function):
         return total, None, None, None
 
 
+@contextmanager
+def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Within the block, a module of torch or of Python has these attributes."""
+    own = vars(owner)
+    before = {name: own[name] for name in attributes if name in own}
+    own.update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            own.pop(name, None)
+        own.update(before)
+
+
 def checkpoints_on(model: nn.Module, graph: LocalGraph) -> AbstractContextManager:
     """Return `checkpoints` for a user's model on LocalGraph; a null context for built-in and distributed models."""
     if type(model).__module__.startswith("hpcgnn."):
@@ -168,10 +182,5 @@ def checkpoints(make: Callable[[Callable], Region]) -> Iterator[None]:
                 raise
         yield from steps
 
-    setattr(module, REENTRANT, Reentrant)
-    setattr(module, GENERATOR, whole)
-    try:
+    with replaced(module, **{REENTRANT: Reentrant, GENERATOR: whole}):
         yield
-    finally:
-        setattr(module, REENTRANT, reentrant)
-        setattr(module, GENERATOR, generator)

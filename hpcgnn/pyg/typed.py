@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,7 @@ from hpcgnn.pyg.convolutions import Way
 from hpcgnn.pyg.edges import GraphEdges, plain_edges
 from hpcgnn.pyg.fitting import INDEX_NAMES, Signature
 from hpcgnn.pyg.passing import ForwardPassing
+from hpcgnn.pyg.recomputation import replaced
 
 Kind = tuple[str, str, str]      # type of the sources, name, type of the targets
 # Attributes of a tensor: the Table or the edges that its rows are of, or the second dimension of stacked tables.
@@ -308,19 +309,13 @@ class TypedPassing(ForwardPassing):
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        handles = [conv.register_forward_hook(self._after_call) for conv in self.ways]
-        han: Any = sys.modules.get(HAN)
-        group = getattr(han, "group", None)
-        try:
-            if han is not None:
-                han.group = self._weighed
-            with super().attached():
-                yield
-        finally:
-            if han is not None:
-                han.group = group
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as ended:
+            for conv in self.ways:
+                ended.callback(conv.register_forward_hook(self._after_call).remove)
+            if HAN in sys.modules:
+                ended.enter_context(replaced(sys.modules[HAN], group=self._weighed))
+            ended.enter_context(super().attached())
+            yield
 
     def _weighed(self, xs: list[torch.Tensor], q: torch.Tensor, k_lin: nn.Module) -> tuple:
         """Collective: HANConv's sum of the rows (n, dim) of several kinds, weighed by attention to their means over all
