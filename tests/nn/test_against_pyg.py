@@ -30,6 +30,8 @@ def shapes_of(name):
         for norm in ("none", "layer", "batch")[:2 if name == "sgc" else 3]:
             for shape in (NARROWING, WIDENING):
                 yield replace(shape, model=name, norm=norm, jump=jump)
+                if name == "gat" and norm == "none":
+                    yield from (replace(shape, model=name, norm=norm, heads=heads) for heads in (1, 8))
                 if name == "rgcn":
                     yield replace(shape, model=name, norm=norm, num_bases=0)      # each relation has its own matrix
                 if name == "rgcn" and shape is NARROWING:
@@ -47,6 +49,7 @@ def new_model(shape):
 
 def label(shape):
     return (f"{shape.model}-{shape.in_dim}-{shape.hidden_dim}-{shape.out_dim}-{shape.norm}-{shape.jump}"
+            + f"-{shape.heads}" * (shape.model == "gat")
             + f"-{shape.num_bases}-{shape.num_blocks}" * (shape.model == "rgcn"))
 
 
