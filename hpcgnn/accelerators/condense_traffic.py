@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcgnn._ext import condense_traffic as kernels
-from hpcgnn.accelerators.rows import runs_of
+from hpcgnn.accelerators.schedule import runs_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.accelerators.rows import own_dim
 from hpcgnn.accelerators.workload import Workload
 from hpcgnn.errors import ConfigError
 
@@ -79,8 +78,8 @@ def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...]
 def check_own_columns(design: Design, workload: Workload) -> None:
     """Raise ConfigError if a product adds more or fewer columns of the row itself than of its neighbors."""
     for product in workload.products:
-        if own_dim(product) not in (0, product.aggregated_dim):
-            raise ConfigError(f"{product.name} adds {own_dim(product)} columns to {product.aggregated_dim}; "
+        if product.own_dim not in (0, product.aggregated_dim):
+            raise ConfigError(f"{product.name} adds {product.own_dim} columns to {product.aggregated_dim}; "
                               f"{design.kind} adds as many as it aggregates")
 
 

@@ -7,7 +7,7 @@ close it and activate its own row first. The loop over bursts is ext/src/dram_ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from hpcgnn.accelerators.schedule import KINDS, Requests
 from hpcgnn.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "configurations" / "dram"
-FIELDS = ("clock_ghz", "num_channels", "channel_bits", "burst_length", "num_bank_groups", "banks_per_group", "num_rows",
-          "row_bytes", "queue_depth", "scheduling", "mapping")
 TIMINGS = ("rcd_read", "rcd_write", "rp", "cl", "cwl", "ccd_s", "ccd_l", "ras", "rc", "rrd_s", "rrd_l", "faw", "rtp",
            "wr", "wtr_s", "wtr_l", "refi", "rfc")
 SCHEDULING = ("first-ready", "in-order")
@@ -35,17 +33,6 @@ def read_dram(name: str | Path, **changes: Any) -> Dram:
 
     Raises ConfigError if it can't be read, or a number is missing, unknown or impossible.
     """
-    path, organization, timings = read_tables(name)
-    for key, value in changes.items():
-        if key not in organization and key not in timings:
-            raise ConfigError(f"{path} has no {key}; it has {', '.join([*organization, *timings])}")
-        (organization if key in organization else timings)[key] = value
-    checked(path, organization, timings)
-    return Dram(path.stem, **{key: organization[key] for key in FIELDS if key != "mapping"},
-                mapping=tuple(organization["mapping"]), timings=dict(timings))
-
-
-def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     path, said = read_named("DRAM", name, FOLDER)
     for section, names in (("dram", FIELDS), ("timings", TIMINGS)):
         table = said.get(section, {})
@@ -54,10 +41,16 @@ def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
             raise ConfigError(f"[{section}] of {path} names {found}; expected {', '.join(names)}")
     if set(said) != {"dram", "timings"}:
         raise ConfigError(f"{path} has the sections {', '.join(said)}; expected dram and timings")
-    return path, said["dram"], said["timings"]
+    organization, timings = said["dram"], said["timings"]
+    for key, value in changes.items():
+        if key not in organization and key not in timings:
+            raise ConfigError(f"{path} has no {key}; it has {', '.join([*organization, *timings])}")
+        (organization if key in organization else timings)[key] = value
+    _check(path, organization, timings)
+    return Dram(path.stem, **organization | {"mapping": tuple(organization["mapping"])}, timings=timings)
 
 
-def checked(path: Path, organization: Mapping[str, Any], timings: Mapping[str, Any]) -> None:
+def _check(path: Path, organization: Mapping[str, Any], timings: Mapping[str, Any]) -> None:
     clock = organization["clock_ghz"]
     if isinstance(clock, bool) or not isinstance(clock, (int, float)) or not 0.001 <= clock <= 100:
         raise ConfigError(f"clock_ghz of {path} is {clock!r}; expected a number from 0.001 to 100")
@@ -80,15 +73,12 @@ def checked(path: Path, organization: Mapping[str, Any], timings: Mapping[str, A
 def _check_sizes(path: Path, organization: Mapping[str, Any]) -> None:
     burst_bytes = organization["channel_bits"] * organization["burst_length"] // 8
     banks = organization["num_bank_groups"] * organization["banks_per_group"]
-    sizes = {"burst_length": (organization["burst_length"], 2, 64),
-             "row_bytes": (organization["row_bytes"], max(burst_bytes, 1), 1 << 20),
-             "channel_bits": (organization["channel_bits"], 8, 1 << 16),
-             "num_channels": (organization["num_channels"], 1, 1 << 12),
-             "num_bank_groups": (organization["num_bank_groups"], 1, LIMITS["groups"]),
-             "banks in all groups": (banks, 1, LIMITS["banks"]),
-             "queue_depth": (organization["queue_depth"], 1, LIMITS["queue"]),
-             "num_rows": (organization["num_rows"], 1, 1 << 24)}
-    for name, (value, least, most) in sizes.items():
+    limits = {"burst_length": (2, 64), "row_bytes": (max(burst_bytes, 1), 1 << 20), "channel_bits": (8, 1 << 16),
+              "num_channels": (1, 1 << 12), "num_bank_groups": (1, LIMITS["groups"]),
+              "banks in all groups": (1, LIMITS["banks"]), "queue_depth": (1, LIMITS["queue"]),
+              "num_rows": (1, 1 << 24)}
+    for name, (least, most) in limits.items():
+        value = organization.get(name, banks)
         if not least <= value <= most:
             raise ConfigError(f"{name} of {path}: {value}; expected {least} to {most}")
 
@@ -164,6 +154,9 @@ class Dram:
             "refresh_interval": t["refi"] or NO_REFRESH, "refresh_time": t["rfc"]}
 
 
+FIELDS = tuple(field.name for field in fields(Dram) if field.name not in ("name", "timings"))
+
+
 def _shifts(dram: Dram) -> dict[str, int]:
     num = {"channel": dram.num_channels, "bank group": dram.num_bank_groups, "bank": dram.banks_per_group,
            "column": dram.row_bytes // dram.burst_bytes, "row": dram.num_rows}
@@ -204,18 +197,18 @@ def traffic_of(counts: np.ndarray, burst_bytes: int) -> dict[str, Traffic]:
             for kind, (requested, bursts, hits) in zip(KINDS, counts.tolist(), strict=True) if bursts}
 
 
-def as_arrays(requests: Requests, what: str, first_block: int, end_block: int, capacity: int) -> Sequence[np.ndarray]:
+def as_arrays(requests: Requests, what: str, num_blocks: int, capacity: int) -> Sequence[np.ndarray]:
     arrays = [np.ascontiguousarray(array) for array in requests]
     if [array.dtype for array in arrays] != [np.int32, np.int64, np.int64, np.uint8] or \
             {array.shape for array in arrays} != {(len(arrays[0]),)}:
         said = ", ".join(f"{name} of {array.dtype} {array.shape}"
                          for name, array in zip(Requests._fields, arrays, strict=True))
         raise ConfigError(f"{what} have {said}; expected int32, int64, int64 and uint8, all of one length")
-    bad = dram_timing.first_bad_request(arrays, first_block, end_block, len(KINDS), capacity)
+    bad = dram_timing.first_bad_request(arrays, 0, num_blocks, len(KINDS), capacity)
     if bad >= 0:
         block, address, num_bytes, kind = (array[bad].item() for array in arrays)
         raise ConfigError(f"request {bad} of {what} is of block {block}, kind {kind}, with {num_bytes} bytes at "
-                          f"{address}; expected blocks from {first_block} to {end_block - 1} that do not descend, "
+                          f"{address}; expected blocks from 0 to {num_blocks - 1} that do not descend, "
                           f"kinds below {len(KINDS)}, and at least a byte within the DRAM's {capacity}")
     return arrays
 
@@ -252,8 +245,8 @@ class Memory:
 
         Without requests, it returns `ready_clock`. Raises ConfigError if requests break the contract of `Requests`.
         """
-        last = int(np.max(requests.block, initial=0)) + 1
-        arrays = as_arrays(requests, "requests", 0, last, self.dram.capacity_bytes)
+        num_blocks = int(np.max(requests.block, initial=0)) + 1
+        arrays = as_arrays(requests, "requests", num_blocks, self.dram.capacity_bytes)
         if len(arrays[0]) == 0:
             return ready_clock
         return dram_timing.serve_all(self.parameters, self.channels, arrays, ready_clock, is_write,

@@ -12,7 +12,7 @@ begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise, permutations
@@ -22,21 +22,18 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.accelerators.design import Design, check_needs, check_own_columns
-from hpcgnn.accelerators.rows import (
+from hpcgnn.accelerators.schedule import (
     WORK_A_RUN,
+    AddressSpace,
+    Blocks,
+    Pass,
+    Requests,
     block_starts,
-    dense_start,
     in_order,
-    nonzeros_before,
-    own_dim,
     requests_of,
-    rows_after,
     runs_of,
-    size_in_bytes,
-    starts_of,
 )
-from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
-from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
+from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload, dense_start, size_in_bytes, starts_of
 from hpcgnn.errors import ConfigError
 
 ORDERS = tuple("".join(order) for order in permutations("mkn"))
@@ -50,13 +47,16 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
     """
     check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
     check_own_columns(design, workload)
-    space, made, value_bytes = AddressSpace(), [], _value_bytes(design)
+    space, made = AddressSpace(), []
+    value_bytes = design.rules["id_bytes"] + size_in_bytes(1, design.bit_width)
     edges_at = space.reserve(workload.num_arcs * design.rules["id_bytes"])
     input_at = space.reserve(int(workload.products[0].rows.row_nonzeros().sum()) * value_bytes)
     for index, product in enumerate(workload.products):
-        result = _result_start(design, workload, index)
-        result += space.reserve(result[-1])
-        made += _product_passes(design, workload, product, space, (input_at, edges_at), result)
+        # Values with positions if another product reads the rows, else dense.
+        after = workload.rows_after(index)
+        result = space.place(dense_start(workload, index, design.bit_width) if after is None
+                             else starts_of(after.row_nonzeros() * value_bytes))
+        made += _product_passes(design, workload, product, space, input_at, edges_at, value_bytes, result)
         input_at = int(result[0])
     return made
 
@@ -158,110 +158,78 @@ class Tiles(NamedTuple):
     before: np.ndarray
 
 
-class Ends(NamedTuple):
-    """First and last depth with values of each row of tiles, (num_tile_rows,) int64 each, or NOWHERE."""
+class SparseTiles(NamedTuple):
+    """The tiles of a sparse matrix, in runs that each call makes again.
 
+    `first` and `last`, (num_tile_rows,) int64, are the depths of the first and last tile with values of each row of
+    tiles, or NOWHERE.
+    """
+
+    runs: Callable[[], Iterator[Tiles]]
     first: np.ndarray
     last: np.ndarray
 
 
-def feature_tiles(rows: FeatureCounts, tiling: Tiling) -> tuple[list[Tiles], Ends]:
+def _is_by_rows(tiling: Tiling) -> bool:
+    return tiling.order.index("m") < tiling.order.index("k")
+
+
+def feature_tiles(rows: FeatureCounts, tiling: Tiling) -> SparseTiles:
     """Tiles of features, in one run. Values are spread evenly in their slice."""
     start = block_starts(rows.num_rows, tiling.rows)
     nonzeros = np.add.reduceat(rows.nonzeros, start[:-1], axis=0, dtype=np.int64)
-    count = np.diff(nonzeros_before(nonzeros, rows, block_starts(rows.dim, tiling.depth)), axis=1)
-    m, k = np.nonzero(count)
-    ends = _ends(m, k, len(count))
-    m, k, size = _with_empty_rows(m, k, count[m, k], ends, np.arange(len(count)))
-    return [_ordered(m, k, size, 0, tiling)], ends
+    counts = np.diff(rows.nonzeros_before(nonzeros, block_starts(rows.dim, tiling.depth)), axis=1)
+    is_filled = counts > 0
+    is_empty = ~is_filled.any(axis=1)
+    first = np.where(is_empty, NOWHERE, is_filled.argmax(axis=1))
+    last = np.where(is_empty, NOWHERE, counts.shape[1] - 1 - is_filled[:, ::-1].argmax(axis=1))
+    # The first column stands for NOWHERE.
+    is_tile, counts = np.column_stack([is_empty, is_filled]), np.pad(counts, ((0, 0), (1, 0)))
+    m, k = np.nonzero(is_tile) if _is_by_rows(tiling) else np.nonzero(is_tile.T)[::-1]
+    tiles = Tiles(m, k - 1, counts[m, k], starts_of(counts[m, k])[:-1])
+    return SparseTiles(lambda: iter([tiles]), first, last)
 
 
-def arc_tiles(indptr: np.ndarray, indices: np.ndarray, tiling: Tiling) -> tuple[ArcTiles, Ends]:
-    """Tiles of the edges by destination. A run ends where the outer of the loops over m and k moves on."""
-    num_rows = len(indptr) - 1
-    first, last = (np.full(-(-num_rows // tiling.rows), NOWHERE, np.int64) for _ in range(2))
-    start = block_starts(num_rows, tiling.rows)
-    for begin, end in runs_of(indptr[start]):
-        tile = np.flatnonzero(np.diff(indptr[start[begin:end + 1]])) + begin
-        if len(tile):
-            k = indices[indptr[start[begin]]:indptr[start[end]]] // tiling.depth
-            at = indptr[start[tile]] - indptr[start[begin]]
-            first[tile], last[tile] = np.minimum.reduceat(k, at), np.maximum.reduceat(k, at)
-    ends = Ends(first, last)
-    return ArcTiles(indptr, indices, tiling, ends), ends
+def arc_tiles(indptr: np.ndarray, indices: np.ndarray, tiling: Tiling) -> SparseTiles:
+    """Tiles of the edges by destination."""
+    row, num_tile_rows = np.flatnonzero(np.diff(indptr)), -(-(len(indptr) - 1) // tiling.rows)
+    first, last = np.full(num_tile_rows, len(indptr)), np.full(num_tile_rows, NOWHERE)
+    np.minimum.at(first, row // tiling.rows, indices[indptr[row]] // tiling.depth)
+    np.maximum.at(last, row // tiling.rows, indices[indptr[row + 1] - 1] // tiling.depth)
+    first[last == NOWHERE] = NOWHERE
+    return SparseTiles(partial(_arc_runs, indptr, indices, tiling, np.flatnonzero(last == NOWHERE)), first, last)
 
 
-class ArcTiles:
-    """Tiles of edges, made again in each iteration.
-
-    `indptr` and `indices` hold edges by destination. Where the loop over k is outside the one over m, an iteration lays
-    them out by source while it lasts.
-    """
-
-    def __init__(self, indptr: np.ndarray, indices: np.ndarray, tiling: Tiling, ends: Ends) -> None:
-        self.indptr, self.indices, self.tiling, self.ends = indptr, indices, tiling, ends
-        self.is_by_rows = tiling.order.index("m") < tiling.order.index("k")
-
-    def __iter__(self) -> Iterator[Tiles]:
-        outer, inner, indptr, indices = self.tiling.rows, self.tiling.depth, self.indptr, self.indices
-        if not self.is_by_rows:
-            outer, inner = inner, outer
-            indptr, indices = _by_source(indptr, indices)
-            yield from self._empty_rows()
-        num_rows = len(indptr) - 1
-        start, stride = block_starts(num_rows, outer), -(-num_rows // inner)
-        for begin, end in runs_of(indptr[start] + np.arange(len(start)), WORK_A_RUN):
-            first, last = int(indptr[start[begin]]), int(indptr[start[end]])
-            tile = np.repeat(np.arange(begin, end), np.diff(indptr[start[begin:end + 1]]))
-            key, count = np.unique(tile * stride + indices[first:last] // inner, return_counts=True)
-            tiles = self._run(key // stride, key % stride, count, first, np.arange(begin, end))
-            if len(tiles.m):
-                yield tiles
-
-    def _run(self, outer: np.ndarray, inner: np.ndarray, count: np.ndarray, before: int, tiles: np.ndarray) -> Tiles:
-        if not self.is_by_rows:
-            return _ordered(inner, outer, count, before, self.tiling)
-        m, k, count = _with_empty_rows(outer, inner, count, self.ends, tiles)
-        return _ordered(m, k, count, before, self.tiling)
-
-    def _empty_rows(self) -> Iterator[Tiles]:
-        nothing = np.empty(0, np.int64)
-        m, k, count = _with_empty_rows(nothing, nothing, nothing, self.ends, np.arange(len(self.ends.first)))
+def _arc_runs(indptr: np.ndarray, indices: np.ndarray, tiling: Tiling, empty: np.ndarray) -> Iterator[Tiles]:
+    # A run ends where the outer of the loops over m and k moves on. If that is k, edges are laid out by source.
+    num_rows, is_by_rows = len(indptr) - 1, _is_by_rows(tiling)
+    outer_rows, inner_rows = (tiling.rows, tiling.depth) if is_by_rows else (tiling.depth, tiling.rows)
+    if not is_by_rows:
+        arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), (num_rows, num_rows)).tocsc()
+        indptr, indices = arcs.indptr.astype(np.int64), arcs.indices
+        if len(empty):
+            nothing = np.zeros_like(empty)
+            yield Tiles(empty, nothing + NOWHERE, nothing, nothing)
+    start, stride = block_starts(num_rows, outer_rows), -(-num_rows // inner_rows) + 1
+    for begin, end in runs_of(indptr[start] + np.arange(len(start)), WORK_A_RUN):
+        before, after = int(indptr[start[begin]]), int(indptr[start[end]])
+        tile = np.repeat(np.arange(begin, end), np.diff(indptr[start[begin:end + 1]]))
+        key, here = tile * stride + indices[before:after] // inner_rows - NOWHERE, np.empty(0, np.int64)
+        if is_by_rows:
+            here = empty[(empty >= begin) & (empty < end)] * stride
+        key, count = np.unique(np.concatenate([key, here]), return_counts=True)
+        outer, inner = np.divmod(key, stride)
+        inner += NOWHERE
+        count[inner == NOWHERE] = 0
+        m, k = (outer, inner) if is_by_rows else (inner, outer)
         if len(m):
-            yield _ordered(m, k, count, 0, self.tiling)
+            yield Tiles(m, k, count, before + starts_of(count)[:-1])
 
 
-def _by_source(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    num_nodes = len(indptr) - 1
-    arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(num_nodes, num_nodes))
-    arcs = arcs.tocsc()
-    return arcs.indptr.astype(np.int64), arcs.indices
-
-
-def _ends(m: np.ndarray, k: np.ndarray, num_tile_rows: int) -> Ends:
-    ends = Ends(*(np.full(num_tile_rows, NOWHERE, np.int64) for _ in range(2)))
-    ends.first[m[::-1]] = k[::-1]
-    ends.last[m] = k
-    return ends
-
-
-def _with_empty_rows(m: np.ndarray, k: np.ndarray, count: np.ndarray, ends: Ends, tile_rows: np.ndarray
-                     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    empty = tile_rows[ends.first[tile_rows] == NOWHERE]
-    return (np.concatenate([m, empty]), np.concatenate([k, np.full(len(empty), NOWHERE)]),
-            np.concatenate([count, np.zeros(len(empty), np.int64)]))
-
-
-def _ordered(m: np.ndarray, k: np.ndarray, count: np.ndarray, before: int, tiling: Tiling) -> Tiles:
-    is_by_rows = tiling.order.index("m") < tiling.order.index("k")
-    order = np.lexsort((k, m) if is_by_rows else (m, k))
-    return Tiles(m[order], k[order], count[order], before + starts_of(count[order])[:-1])
-
-
-def with_panels(runs: list[Tiles] | ArcTiles, tiling: Tiling, num_panels: int) -> Iterator[tuple[Tiles, np.ndarray]]:
+def with_panels(tiles_of: SparseTiles, tiling: Tiling, num_panels: int) -> Iterator[tuple[Tiles, np.ndarray]]:
     place = tiling.order.index("n")
     for outermost in range(num_panels if place == 0 else 1):
-        for tiles in runs:
+        for tiles in tiles_of.runs():
             index, n = _expanded(tiles, tiling, place, num_panels)
             yield Tiles(*(array[index] for array in tiles)), n + outermost
 
@@ -289,16 +257,18 @@ class Panels:
 
     @classmethod
     def reserved(cls, space: AddressSpace, num_rows: int, columns: np.ndarray, bit_width: int) -> Panels:
-        row_bytes = np.asarray(size_in_bytes(columns, bit_width), np.int64)
-        start = starts_of(num_rows * row_bytes)
-        return cls(num_rows, row_bytes, space.reserve(start[-1]) + start[:-1])
+        row_bytes = size_in_bytes(columns, bit_width)
+        return cls(num_rows, row_bytes, space.place(starts_of(num_rows * row_bytes))[:-1])
 
     def cut(self, first: int, last: int) -> Panels:
         return Panels(self.num_rows, self.row_bytes[first:last], self.address[first:last])
 
-    def tile(self, row_tile: np.ndarray, rows_a_tile: int, panel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows = np.minimum(rows_a_tile, self.num_rows - row_tile * rows_a_tile)
-        return self.address[panel] + row_tile * rows_a_tile * self.row_bytes[panel], rows * self.row_bytes[panel]
+    def requests(self, kind: str, is_made: np.ndarray, row_tile: np.ndarray, rows_a_tile: int, panel: np.ndarray
+                 ) -> Requests:
+        block = np.flatnonzero(is_made)
+        row, panel = row_tile[block] * rows_a_tile, panel[block]
+        return requests_of(kind, block, self.address[panel] + row * self.row_bytes[panel],
+                           np.minimum(rows_a_tile, self.num_rows - row) * self.row_bytes[panel])
 
 
 @dataclass(frozen=True)
@@ -306,54 +276,39 @@ class Phase:
     design: Design
     tiling: Tiling
     columns: np.ndarray             # (num_panels,) int64, of each panel
-    # runs, ends: tiles of the sparse matrix
-    runs: list[Tiles] | ArcTiles
-    ends: Ends
+    tiles: SparseTiles
     # sparse_at, value_bytes: address of the sparse matrix, and bytes of a value with its position
     sparse_at: int
     value_bytes: int
     sparse_kind: str
     dense_kind: str
-    result_kind: str
     # dense, sums: the dense matrix, and sums that leave early
     dense: Panels
     sums: Panels
     own: Panels | None              # what sums begin with
-    result: Panels | np.ndarray     # dense, or the address of each row and the end
+    result: Panels | np.ndarray     # XW, or the address of each row of the output and the end
 
 
-def _value_bytes(design: Design) -> int:
-    return design.rules["id_bytes"] + int(size_in_bytes(1, design.bit_width))
-
-
-def _result_start(design: Design, workload: Workload, index: int) -> np.ndarray:
-    # Values with positions if another product reads the rows, else dense.
-    after = rows_after(workload, index)
-    return (dense_start(workload, index, design.bit_width) if after is None
-            else starts_of(after.row_nonzeros() * _value_bytes(design)))
-
-
-def _product_passes(design: Design, workload: Workload, product: Product, space: AddressSpace, at: tuple[int, int],
-                    result: np.ndarray) -> list[Pass]:
+def _product_passes(design: Design, workload: Workload, product: Product, space: AddressSpace, input_at: int,
+                    edges_at: int, value_bytes: int, result: np.ndarray) -> list[Pass]:
     num_nodes, aggregated, rules = workload.num_nodes, product.aggregated_dim, design.rules
     parts = tuple(part for part in (aggregated, product.combined_dim - aggregated) if part)
-    shapes = [Shape(num_nodes, product.rows.dim, parts, int(product.rows.row_nonzeros().sum()) * _value_bytes(design))]
+    shapes = [Shape(num_nodes, product.rows.dim, parts, int(product.rows.row_nonzeros().sum()) * value_bytes)]
     shapes += [Shape(num_nodes, num_nodes, (aggregated,), workload.num_arcs * rules["id_bytes"])] * bool(aggregated)
     tilings = best_tilings(design, shapes)
     columns = np.concatenate([np.diff(block_starts(part, tilings[0].columns)) for part in parts])
     weights = Panels.reserved(space, product.rows.dim, columns, design.bit_width)
     sums = Panels.reserved(space, num_nodes, columns, rules["sum_bits"])
     combined = Panels.reserved(space, num_nodes, columns, design.bit_width)
-    combination = Phase(design, tilings[0], columns, *feature_tiles(product.rows, tilings[0]), at[0],
-                        _value_bytes(design), "input rows", "weights", "combined rows" if aggregated else "output rows",
-                        weights, sums, None, combined if aggregated else result)
+    combination = Phase(design, tilings[0], columns, feature_tiles(product.rows, tilings[0]), input_at, value_bytes,
+                        "input rows", "weights", weights, sums, None, combined if aggregated else result)
     made = [Pass(f"{product.name} combination", ("multiply",), partial(_blocks, combination))]
     if aggregated:
         num = -(-aggregated // tilings[1].columns)
         tiles = arc_tiles(workload.indptr, workload.indices, tilings[1])
-        aggregation = Phase(design, tilings[1], columns[:num], *tiles, at[1], rules["id_bytes"], "edges",
-                            "combined rows", "output rows", combined.cut(0, num), sums.cut(0, num),
-                            combined.cut(num, 2 * num) if own_dim(product) else None, result)
+        aggregation = Phase(design, tilings[1], columns[:num], tiles, edges_at, rules["id_bytes"], "edges",
+                            "combined rows", combined.cut(0, num), sums.cut(0, num),
+                            combined.cut(num, 2 * num) if product.own_dim else None, result)
         made.append(Pass(f"{product.name} aggregation", ("multiply",), partial(_blocks, aggregation)))
     return made
 
@@ -361,7 +316,7 @@ def _product_passes(design: Design, workload: Workload, product: Product, space:
 def _blocks(phase: Phase) -> Iterator[Blocks]:
     # A run must know which tiles are in the buffers, and which sums the next run takes.
     held = np.full(5, NOWHERE - 1, np.int64)
-    for (tiles, n), following in pairwise(chain(with_panels(phase.runs, phase.tiling, len(phase.columns)), [None])):
+    for (tiles, n), following in pairwise(chain(with_panels(phase.tiles, phase.tiling, len(phase.columns)), [None])):
         after = np.full(2, NOWHERE - 1) if following is None else np.array([following[0].m[0], following[1][0]])
         yield _run_of_blocks(phase, tiles, n, held, after)
         is_used = np.flatnonzero(tiles.count)
@@ -374,52 +329,49 @@ def _run_of_blocks(phase: Phase, tiles: Tiles, n: np.ndarray, held: np.ndarray, 
     loads_sparse, loads_dense = _loads(tiles, n, held)
     is_begun, is_left = _changes(tiles, n, held, after)
     columns, rows = phase.columns[n], np.diff(block_starts(phase.sums.num_rows, phase.tiling.rows))[tiles.m]
-    is_first = is_begun & (tiles.k == phase.ends.first[tiles.m])
-    is_last = is_left & (tiles.k == phase.ends.last[tiles.m])
-    sparse = _requests(phase.sparse_kind, loads_sparse, phase.sparse_at + tiles.before * phase.value_bytes,
-                       tiles.count * phase.value_bytes)
-    dense = _requests(phase.dense_kind, loads_dense, *phase.dense.tile(tiles.k * loads_dense, phase.tiling.depth, n))
-    sums = phase.sums.tile(tiles.m, phase.tiling.rows, n)
-    reads = [sparse, dense, _requests("partial sums", is_begun & ~is_first, *sums)]
+    is_first = is_begun & (tiles.k == phase.tiles.first[tiles.m])
+    is_last = is_left & (tiles.k == phase.tiles.last[tiles.m])
+    of_sums = tiles.m, phase.tiling.rows, n
+    sparse = requests_of(phase.sparse_kind, np.flatnonzero(loads_sparse),
+                         phase.sparse_at + tiles.before[loads_sparse] * phase.value_bytes,
+                         tiles.count[loads_sparse] * phase.value_bytes)
+    dense = phase.dense.requests(phase.dense_kind, loads_dense, tiles.k, phase.tiling.depth, n)
+    reads = [sparse, dense, phase.sums.requests("partial sums", is_begun & ~is_first, *of_sums)]
     own = np.zeros(len(n), np.int64)
     if phase.own is not None:
-        reads.append(_requests("combined rows", is_first, *phase.own.tile(tiles.m, phase.tiling.rows, n)))
+        reads.append(phase.own.requests("combined rows", is_first, *of_sums))
         own = rows * columns * is_first
-    writes = [_requests("partial sums", is_left & ~is_last, *sums), _results(phase, tiles.m, n, is_last)]
+    writes = [phase.sums.requests("partial sums", is_left & ~is_last, *of_sums), _results(phase, tiles.m, n, is_last)]
     num_products = tiles.count * columns
     macs, depth = phase.design.units["mac"], np.minimum(tiles.count, phase.tiling.depth)
-    sum_bytes = int((num_products + own).sum()) * phase.design.rules["sum_bits"] // 8
-    events = {"mac": int((num_products + own).sum()), "write:sparse": int(sparse.num_bytes.sum()),
+    num_macs = int((num_products + own).sum())
+    sum_bytes = num_macs * phase.design.rules["sum_bits"] // 8
+    events = {"mac": num_macs, "write:sparse": sparse.total_bytes,
               "read:sparse": int(tiles.count.sum()) * phase.value_bytes,
-              "write:dense": int(dense.num_bytes.sum()), "read:dense": int((depth * phase.dense.row_bytes[n]).sum()),
+              "write:dense": dense.total_bytes, "read:dense": int((depth * phase.dense.row_bytes[n]).sum()),
               "read:output": sum_bytes, "write:output": sum_bytes}
     return Blocks((-(-num_products // macs) + -(-own // macs))[:, None], in_order(*reads), in_order(*writes), events)
 
 
 def _loads(tiles: Tiles, n: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     is_used = tiles.count > 0
-    m, k, panel = (np.concatenate([[old], array[is_used]])
+    m, k, panel = (np.diff(array[is_used], prepend=old) != 0
                    for old, array in zip(held[:3], (tiles.m, tiles.k, n), strict=True))
     loads = np.zeros((2, len(n)), bool)
-    loads[0, is_used] = (np.diff(m) != 0) | (np.diff(k) != 0)
-    loads[1, is_used] = (np.diff(k) != 0) | (np.diff(panel) != 0)
+    loads[:, is_used] = m | k, k | panel
     return loads[0], loads[1]
 
 
 def _changes(tiles: Tiles, n: np.ndarray, held: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    m, panel = np.concatenate([held[3:4], tiles.m, after[:1]]), np.concatenate([held[4:], n, after[1:]])
-    is_other = (np.diff(m) != 0) | (np.diff(panel) != 0)
+    is_other = ((np.diff(tiles.m, prepend=held[3], append=after[0]) != 0)
+                | (np.diff(n, prepend=held[4], append=after[1]) != 0))
     return is_other[:-1], is_other[1:]
 
 
 def _results(phase: Phase, m: np.ndarray, n: np.ndarray, is_last: np.ndarray) -> Requests:
     if isinstance(phase.result, Panels):
-        return _requests(phase.result_kind, is_last, *phase.result.tile(m, phase.tiling.rows, n))
-    start = phase.result[block_starts(phase.sums.num_rows, phase.tiling.rows)]
+        return phase.result.requests("combined rows", is_last, m, phase.tiling.rows, n)
+    start, m, n = phase.result[block_starts(phase.sums.num_rows, phase.tiling.rows)], m[is_last], n[is_last]
     before, size = starts_of(phase.columns), np.diff(start)[m]
     begin, end = size * before[n] // before[-1], size * before[n + 1] // before[-1]
-    return _requests(phase.result_kind, is_last, start[m] + begin, end - begin)
-
-
-def _requests(kind: str, is_made: np.ndarray, address: np.ndarray, num_bytes: np.ndarray) -> Requests:
-    return requests_of(kind, np.flatnonzero(is_made), address[is_made], num_bytes[is_made])
+    return requests_of("output rows", np.flatnonzero(is_last), start[m] + begin, end - begin)

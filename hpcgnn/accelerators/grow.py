@@ -14,31 +14,36 @@ ids in the list of cached rows `list_id_bytes`. A value of the adjacency matrix 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcgnn.accelerators.design import Design, check_needs
-from hpcgnn.accelerators.rows import (
-    Count,
+from hpcgnn.accelerators.schedule import (
+    NO_REQUESTS,
+    AddressSpace,
+    Blocks,
+    Pass,
+    Requests,
     block_start_of,
-    compressed_start,
+    block_starts,
     distinct,
     in_order,
-    nonzeros_before,
-    own_dim,
     requests_of,
-    result_start,
     runs_of,
+)
+from hpcgnn.accelerators.subgraphs import subgraphs_of
+from hpcgnn.accelerators.workload import (
+    Count,
+    Product,
+    Workload,
+    compressed_start,
+    dense_start,
     size_in_bytes,
-    spread_columns,
     starts_of,
 )
-from hpcgnn.accelerators.schedule import NO_REQUESTS, AddressSpace, Blocks, Pass, Requests
-from hpcgnn.accelerators.subgraphs import Subgraphs, subgraphs_of
-from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
 from hpcgnn.partition.condense import ClusteredRows
 
 
@@ -50,11 +55,13 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
     check_needs(design, ("mac",), ("sparse", "list", "cache", "output"),
                 ("rows_a_cluster", "runahead", "sum_bits", "id_bytes", "list_id_bytes"))
     graph = subgraphs_of(workload.indptr, workload.indices, design.rules["rows_a_cluster"], design.rules.get("seed", 0))
-    workload = _laid_out(workload, graph)
+    # The paper relabels nodes in the order of clusters before inference.
+    workload = Workload(workload.name, graph.rows.indptr, graph.rows.indices,
+                        tuple(product.ordered(graph.order) for product in workload.products))
     made = []
     for layer in _layers(design, workload, graph.rows):
         name = layer.product.name
-        made.append(Pass(f"{name} combination", ("multiply",), partial(combination_blocks, layer)))
+        made.append(Pass(f"{name} combination", ("multiply",), partial(_combination_blocks, layer)))
         if layer.product.aggregated_dim:
             made.append(Pass(f"{name} aggregation", ("multiply",), partial(_aggregation_blocks, layer)))
     return made
@@ -83,11 +90,40 @@ class Layer:
     def vector_cycles(self, dim: int) -> int:
         return -(-dim // self.design.units["mac"])
 
-    def result_requests(self, first: int, last: int, block: np.ndarray, share: tuple[int, int] = (0, 1)) -> Requests:
+    def combined_rows(self, block: np.ndarray, row: np.ndarray, begin: int, num_bytes: int) -> Requests:
+        """Requests of `num_bytes` bytes from byte `begin` of rows of XW on."""
+        address = self.combined_at + row * self.num_bytes(self.product.combined_dim) + begin
+        return requests_of("combined rows", block, address, num_bytes)
+
+    def result_rows(self, first: int, last: int, share: int = 0, num_shares: int = 1) -> Requests:
         begin = self.result_start[self.block_start[first:last + 1]]
         size = np.diff(begin)
-        before, after = size * share[0] // share[1], size * (share[0] + 1) // share[1]
-        return requests_of("output rows", block, begin[:-1] + before, after - before)
+        before, after = size * share // num_shares, size * (share + 1) // num_shares
+        return requests_of("output rows", np.arange(last - first), begin[:-1] + before, after - before)
+
+    def events(self, num_macs: int, streamed: Requests, filled: Requests, cache_reads: int) -> dict[str, int]:
+        """Events of a run whose values and ids are `streamed`, and whose cache is `filled`."""
+        sum_bytes = num_macs * (self.design.rules["sum_bits"] // 8)
+        return {"mac": num_macs, "write:sparse": streamed.total_bytes, "read:sparse": streamed.total_bytes,
+                "write:cache": filled.total_bytes, "read:cache": cache_reads,
+                "read:output": sum_bytes, "write:output": sum_bytes}
+
+
+def _layers(design: Design, workload: Workload, graph: ClusteredRows) -> Iterator[Layer]:
+    rules, space, num_nodes = design.rules, AddressSpace(), workload.num_nodes
+    edges_at = space.reserve(rules["id_bytes"] * (num_nodes + workload.num_arcs))
+    lists_at = space.reserve(rules["list_id_bytes"] * num_nodes)
+    start = block_start_of(graph.start, rules["runahead"])
+    rows = space.place(compressed_start(workload.products[0].rows, design.bit_width, rules["id_bytes"]))
+    for index, product in enumerate(workload.products):
+        # Rows are stored as the next product reads them; dense after the last one.
+        after = workload.rows_after(index)
+        result = space.place(dense_start(workload, index, design.bit_width) if after is None
+                             else compressed_start(after, design.bit_width, rules["id_bytes"]))
+        weights_at = space.reserve(size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width))
+        combined_at = space.reserve(num_nodes * size_in_bytes(product.combined_dim, design.bit_width))
+        yield Layer(design, graph, product, start, rows, result, weights_at, combined_at, edges_at, lists_at)
+        rows = result
 
 
 class CombinationPlan(NamedTuple):
@@ -110,16 +146,15 @@ def combination_plan(design: Design, product: Product) -> CombinationPlan:
     num_panels = np.arange(1, columns + 1)
     cached = np.minimum(rows.dim, design.buffer_bytes("cache") // size_in_bytes(-(-columns // num_panels),
                                                                                 design.bit_width))
-    missed = nonzeros.sum() - nonzeros_before(nonzeros, rows, cached)
+    missed = nonzeros.sum() - rows.nonzeros_before(nonzeros, cached)
     num_bytes = num_panels * input_bytes + (cached + missed) * size_in_bytes(columns, design.bit_width)
     best = int(np.argmin(num_bytes))
     width = -(-columns // int(num_panels[best]))
-    return CombinationPlan(np.append(np.arange(0, columns, width, dtype=np.int64), columns), int(cached[best]))
+    return CombinationPlan(block_starts(columns, width), int(cached[best]))
 
 
-def combination_blocks(layer: Layer) -> Iterator[Blocks]:
-    plan, rows = combination_plan(layer.design, layer.product), layer.product.rows
-    count = rows.row_nonzeros()
+def _combination_blocks(layer: Layer) -> Iterator[Blocks]:
+    plan, count = combination_plan(layer.design, layer.product), layer.product.rows.row_nonzeros()
     work = starts_of(count)[layer.block_start] + layer.block_start
     for panel in range(len(plan.panel_start) - 1):
         for first, last in runs_of(work):
@@ -128,77 +163,31 @@ def combination_blocks(layer: Layer) -> Iterator[Blocks]:
 
 def _blocks_of_panel(layer: Layer, plan: CombinationPlan, panel: int, first: int, last: int, count: np.ndarray
                      ) -> Blocks:
-    begin, end = layer.block_start[first], layer.block_start[last]
+    rows, start = layer.product.rows, layer.block_start[first:last + 1]
     dim, block = int(np.diff(plan.panel_start)[panel]), np.arange(last - first)
-    panel_at = layer.weights_at + int(layer.num_bytes(layer.product.rows.dim * plan.panel_start[panel]))
+    panel_at = layer.weights_at + int(layer.num_bytes(rows.dim * plan.panel_start[panel]))
     row_bytes = layer.num_bytes(dim)
     cached = (requests_of("weights", np.zeros(1, np.int64), panel_at, plan.num_cached * row_bytes) if first == 0
               else NO_REQUESTS)
-    missed = _missed_weights(layer, plan, first, last, panel_at, row_bytes)
-    address = layer.input_start[layer.block_start[first:last + 1]]
+    num_hits, missed = int(count[start[0]:start[-1]].sum()), NO_REQUESTS
+    if plan.num_cached < rows.dim:
+        row, column = rows.spread_columns(start[0], start[-1])
+        is_missed = column >= plan.num_cached
+        of_row = np.searchsorted(start, row[is_missed], side="right") - 1
+        key = distinct(of_row * rows.dim + column[is_missed])
+        missed = requests_of("weights", key // rows.dim, panel_at + key % rows.dim * row_bytes, row_bytes)
+        num_hits -= int(is_missed.sum())
+    address = layer.input_start[start]
     inputs = requests_of("input rows", block, address[:-1], np.diff(address))
-    per_block = np.add.reduceat(count[begin:end], layer.block_start[first:last] - begin)
-    num_products, sum_bytes = int(per_block.sum()) * dim, layer.design.rules["sum_bits"] // 8
-    events = {"mac": num_products, "write:sparse": int(inputs.num_bytes.sum()),
-              "read:sparse": int(inputs.num_bytes.sum()), "write:cache": int(cached.num_bytes.sum()),
-              "read:cache": _num_before(layer.product.rows, begin, end, plan.num_cached) * row_bytes,
-              "read:output": num_products * sum_bytes, "write:output": num_products * sum_bytes}
-    return Blocks((per_block * layer.vector_cycles(dim))[:, None], in_order(cached, inputs, missed),
-                  _combined_writes(layer, plan, panel, first, last), events)
-
-
-def _num_before(rows: FeatureCounts, begin: int, end: int, column: int) -> int:
-    if column == rows.dim:
-        return int(rows.nonzeros[begin:end].sum(dtype=np.int64))
-    return int((spread_columns(rows, begin, end)[1] < column).sum())
-
-
-def _missed_weights(layer: Layer, plan: CombinationPlan, first: int, last: int, panel_at: int, row_bytes: int
-                    ) -> Requests:
-    rows = layer.product.rows
-    if plan.num_cached == rows.dim:
-        return NO_REQUESTS
-    row, column = spread_columns(rows, layer.block_start[first], layer.block_start[last])
-    row, column = row[column >= plan.num_cached], column[column >= plan.num_cached]
-    block = np.searchsorted(layer.block_start, row, side="right") - 1 - first
-    key = distinct(block * rows.dim + column)
-    return requests_of("weights", key // rows.dim, panel_at + key % rows.dim * row_bytes, row_bytes)
-
-
-def _combined_writes(layer: Layer, plan: CombinationPlan, panel: int, first: int, last: int) -> Requests:
-    num_panels, block = len(plan.panel_start) - 1, np.arange(last - first)
-    if not layer.product.aggregated_dim:
-        return layer.result_requests(first, last, block, (panel, num_panels))
-    row = np.arange(layer.block_start[first], layer.block_start[last])
-    before, after = layer.num_bytes(plan.panel_start[panel:panel + 2])
-    address = layer.combined_at + row * layer.num_bytes(layer.product.combined_dim) + before
-    return requests_of("combined rows", np.repeat(block, np.diff(layer.block_start[first:last + 1])), address,
-                       after - before)
-
-
-def _laid_out(workload: Workload, graph: Subgraphs) -> Workload:
-    # The paper relabels nodes in the order of clusters before inference.
-    products = tuple(replace(product, rows=replace(product.rows, nonzeros=product.rows.nonzeros[graph.order],
-                                                   bit_width=product.rows.bit_width[graph.order]))
-                     for product in workload.products)
-    return Workload(workload.name, graph.rows.indptr, graph.rows.indices, products)
-
-
-def _layers(design: Design, workload: Workload, graph: ClusteredRows) -> Iterator[Layer]:
-    rules, space, num_nodes = design.rules, AddressSpace(), workload.num_nodes
-    edges_at = space.reserve(rules["id_bytes"] * (num_nodes + workload.num_arcs))
-    lists_at = space.reserve(rules["list_id_bytes"] * num_nodes)
-    start = block_start_of(graph.start, rules["runahead"])
-    nonzeros = workload.products[0].rows.row_nonzeros()
-    rows = compressed_start(nonzeros, design.bit_width, rules["id_bytes"])
-    rows += space.reserve(rows[-1])
-    for index, product in enumerate(workload.products):
-        result = result_start(workload, index, design.bit_width, rules["id_bytes"])
-        result += space.reserve(result[-1])
-        weights_at = space.reserve(size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width))
-        combined_at = space.reserve(num_nodes * size_in_bytes(product.combined_dim, design.bit_width))
-        yield Layer(design, graph, product, start, rows, result, weights_at, combined_at, edges_at, lists_at)
-        rows = result
+    per_block = np.add.reduceat(count[start[0]:start[-1]], start[:-1] - start[0])
+    if layer.product.aggregated_dim:
+        before, after = layer.num_bytes(plan.panel_start[panel:panel + 2])
+        writes = layer.combined_rows(np.repeat(block, np.diff(start)), np.arange(start[0], start[-1]), before,
+                                     after - before)
+    else:
+        writes = layer.result_rows(first, last, panel, len(plan.panel_start) - 1)
+    return Blocks((per_block * layer.vector_cycles(dim))[:, None], in_order(cached, inputs, missed), writes,
+                  layer.events(int(per_block.sum()) * dim, inputs, cached, num_hits * row_bytes))
 
 
 def cached_rows(graph: ClusteredRows, capacity: int) -> np.ndarray:
@@ -217,35 +206,32 @@ def cached_rows(graph: ClusteredRows, capacity: int) -> np.ndarray:
     return is_cached
 
 
-def capacity_of(design: Design, dim: int) -> int:
-    return min(design.buffer_bytes("cache") // int(size_in_bytes(dim, design.bit_width)),
-               design.buffer_bytes("list") // design.rules["list_id_bytes"])
-
-
 def _aggregation_blocks(layer: Layer) -> Iterator[Blocks]:
-    is_cached = cached_rows(layer.graph, capacity_of(layer.design, layer.product.aggregated_dim))
+    design = layer.design
+    capacity = min(design.buffer_bytes("cache") // layer.num_bytes(layer.product.aggregated_dim),
+                   design.buffer_bytes("list") // design.rules["list_id_bytes"])
+    is_cached = cached_rows(layer.graph, capacity)
     for first, last in runs_of(layer.graph.indptr[layer.block_start] + layer.block_start):
         yield _blocks_of_rows(layer, is_cached, first, last)
 
 
 def _blocks_of_rows(layer: Layer, is_cached: np.ndarray, first: int, last: int) -> Blocks:
     graph, product, rules = layer.graph, layer.product, layer.design.rules
-    start, dim, own = layer.block_start[first:last + 1], product.aggregated_dim, own_dim(product)
+    start, dim, own = layer.block_start[first:last + 1], product.aggregated_dim, product.own_dim
     rows, arcs, block = np.diff(start), np.diff(graph.indptr[start]), np.arange(last - first)
     edges = requests_of("edges", block, layer.edges_at + rules["id_bytes"] * (start[:-1] + graph.indptr[start[:-1]]),
                         rules["id_bytes"] * (rows + arcs))
     lists, filled = _fills(layer, is_cached, start)
     missed, num_hits = _misses(layer, is_cached, start, arcs)
     row_bytes = layer.num_bytes(dim)
-    own_rows = _rows_of_combined(layer, np.repeat(block, rows), np.arange(start[0], start[-1]), dim, own)
-    num_sums, sum_bytes = int(arcs.sum()) * dim + int(rows.sum()) * own, rules["sum_bits"] // 8
-    events = {"mac": num_sums, "write:sparse": int(edges.num_bytes.sum()), "read:sparse": int(edges.num_bytes.sum()),
-              "write:list": int(lists.num_bytes.sum()), "read:list": int(arcs.sum()) * rules["list_id_bytes"],
-              "write:cache": int(filled.num_bytes.sum()), "read:cache": num_hits * row_bytes,
-              "read:output": num_sums * sum_bytes, "write:output": num_sums * sum_bytes}
+    own_rows = layer.combined_rows(np.repeat(block, rows), np.arange(start[0], start[-1]), row_bytes,
+                                   layer.num_bytes(own))
+    num_sums = int(arcs.sum()) * dim + int(rows.sum()) * own
+    events = layer.events(num_sums, edges, filled, num_hits * row_bytes) | {
+        "write:list": lists.total_bytes, "read:list": int(arcs.sum()) * rules["list_id_bytes"]}
     cycles = arcs * layer.vector_cycles(dim) + rows * layer.vector_cycles(own)
-    return Blocks(cycles[:, None], in_order(lists, filled, edges, missed, own_rows),
-                  layer.result_requests(first, last, block), events)
+    return Blocks(cycles[:, None], in_order(lists, filled, edges, missed, own_rows), layer.result_rows(first, last),
+                  events)
 
 
 def _fills(layer: Layer, is_cached: np.ndarray, start: np.ndarray) -> tuple[Requests, Requests]:
@@ -263,7 +249,7 @@ def _fills(layer: Layer, is_cached: np.ndarray, start: np.ndarray) -> tuple[Requ
     lists = requests_of("lists", block, layer.lists_at + size * begins,
                         size * (before[ends - begins[0]] - before[begins - begins[0]]))
     of_row = block[np.searchsorted(begins, row, side="right") - 1]
-    return lists, _rows_of_combined(layer, of_row, row, 0, layer.product.aggregated_dim)
+    return lists, layer.combined_rows(of_row, row, 0, layer.num_bytes(layer.product.aggregated_dim))
 
 
 def _misses(layer: Layer, is_cached: np.ndarray, start: np.ndarray, arcs: np.ndarray) -> tuple[Requests, int]:
@@ -275,11 +261,6 @@ def _misses(layer: Layer, is_cached: np.ndarray, start: np.ndarray, arcs: np.nda
     begin, end = graph.start[cluster][block], graph.start[cluster + 1][block]
     hits = is_cached[source] & (source >= begin) & (source < end)
     key = distinct(block[~hits] * graph.num_rows + source[~hits])
-    return (_rows_of_combined(layer, key // graph.num_rows, key % graph.num_rows, 0, layer.product.aggregated_dim),
-            int(hits.sum()))
-
-
-def _rows_of_combined(layer: Layer, block: np.ndarray, row: np.ndarray, first_column: int, num_columns: int
-                      ) -> Requests:
-    address = layer.combined_at + row * layer.num_bytes(layer.product.combined_dim) + layer.num_bytes(first_column)
-    return requests_of("combined rows", block, address, layer.num_bytes(num_columns))
+    missed = layer.combined_rows(key // graph.num_rows, key % graph.num_rows, 0,
+                                 layer.num_bytes(layer.product.aggregated_dim))
+    return missed, int(hits.sum())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcgnn.accelerators.design import Design
+from hpcgnn.accelerators.schedule import Blocks, Requests, block_starts, in_order, requests_of, runs_of
+from hpcgnn.accelerators.workload import Product, size_in_bytes
 from hpcgnn.errors import ConfigError
 
 ORDERS = ("aggregation-first", "combination-first")
@@ -29,6 +32,13 @@ class Array:
         num_tiles = -(-num_rows // self.rows) * -(-num_columns // self.columns)
         return num_tiles * depth + (self.rows + self.columns - 2)
 
+    def events(self, design: Design, rows: np.ndarray, depth: np.ndarray | int, num_columns: int, weights: Requests
+               ) -> dict[str, int]:
+        """Products, and bytes of W, which is read from its buffer once per group of rows in the array."""
+        num_weights = int((-(-rows // self.rows) * depth).sum()) * num_columns
+        return {"mac": int((rows * depth).sum()) * num_columns, "write:weight": weights.total_bytes,
+                "read:weight": size_in_bytes(num_weights, design.bit_width)}
+
 
 def array_of(design: Design) -> Array:
     """The systolic array of a design: units.mac multipliers in rules.systolic_rows whole rows, else ConfigError."""
@@ -38,14 +48,41 @@ def array_of(design: Design) -> Array:
     return Array(rows, num_multipliers // rows)
 
 
+def combination_blocks(design: Design, array: Array, product: Product, weights_at: int,
+                       inputs: Callable[[np.ndarray], Requests], results: Callable[[np.ndarray], Requests], buffer: str,
+                       work_a_row: int = 1) -> Iterator[Blocks]:
+    """Yield blocks of rows that stream through `buffer` and the array, while their results wait in the Output Buffer.
+
+    `inputs` and `results` make the requests of blocks with the rows start[b] to start[b + 1] - 1. W is read once if the
+    Weight Buffer holds it, else once per block. Assumed: the results of a block fill half the Output Buffer.
+    """
+    dim, columns = product.rows.dim, product.combined_dim
+    num_results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
+    start = block_starts(product.rows.num_rows, max(1, num_results // columns))
+    weight_bytes = size_in_bytes(dim * columns, design.bit_width)
+    is_resident = weight_bytes <= design.buffer_bytes("weight")
+    for first, last in runs_of(start * work_a_row):
+        here, block = start[first:last + 1], np.arange(last - first)
+        rows, is_needed = np.diff(here), (first + block == 0) | (not is_resident)
+        weights, read = requests_of("weights", block, weights_at, weight_bytes * is_needed), inputs(here)
+        sum_bytes = int(rows.sum()) * columns * design.rules["sum_bits"] // 8
+        events = {f"write:{buffer}": read.total_bytes, f"read:{buffer}": read.total_bytes,
+                  **array.events(design, rows, dim, columns, weights),
+                  "read:output": sum_bytes, "write:output": sum_bytes}
+        yield Blocks(array.cycles(rows, dim, columns)[:, None], in_order(weights, read), results(here), events)
+
+
+def num_cores(design: Design) -> int:
+    return design.units["simd"] // design.rules["simd_width"]
+
+
 def simd_cycles(design: Design, num_vectors: np.ndarray, dim: np.ndarray | int) -> np.ndarray:
     """Cycles in which the SIMD cores add `num_vectors` vectors.
 
     The columns of a vector are spread over the cores; free cores take the next vectors (HyGCN, HPCA 2020,
     vertex-disperse processing mode).
     """
-    num_cores = design.units["simd"] // design.rules["simd_width"]
-    return -(-(num_vectors * -(-dim // design.rules["simd_width"])) // num_cores)
+    return -(-(num_vectors * -(-dim // design.rules["simd_width"])) // num_cores(design))
 
 
 def checked_order(design: Design) -> str:

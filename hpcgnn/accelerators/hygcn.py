@@ -19,20 +19,20 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcgnn.accelerators.design import Design, check_needs
-from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, simd_cycles
-from hpcgnn.accelerators.rows import (
-    Count,
+from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, combination_blocks, simd_cycles
+from hpcgnn.accelerators.schedule import (
+    AddressSpace,
+    Blocks,
+    Pass,
+    Requests,
     block_starts,
+    by_address,
     distinct,
     in_order,
-    own_dim,
     requests_of,
-    result_dim,
     runs_of,
-    size_in_bytes,
 )
-from hpcgnn.accelerators.schedule import NO_REQUESTS, AddressSpace, Blocks, Pass, Requests
-from hpcgnn.accelerators.workload import Product, Workload
+from hpcgnn.accelerators.workload import Count, Product, Workload, size_in_bytes
 
 COLUMNS_A_STEP = 8      # slices begin at whole bytes, whatever the width of a value
 
@@ -45,13 +45,13 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
     check_needs(design, ("mac", "simd"), ("input", "edge", "weight", "output", "aggregation"),
                 ("simd_width", "systolic_rows", "sum_bits", "id_bytes"))
     order, array = checked_order(design), array_of(design)
-    space, made = AddressSpace(), []
-    edges_at = space.reserve(design.rules["id_bytes"] * (workload.num_nodes + workload.num_arcs))
-    input_at = space.reserve(_matrix_bytes(design, workload, workload.products[0].rows.dim))
+    space, made, num_nodes = AddressSpace(), [], workload.num_nodes
+    edges_at = space.reserve(design.rules["id_bytes"] * (num_nodes + workload.num_arcs))
+    input_at = space.reserve(num_nodes * size_in_bytes(workload.products[0].rows.dim, design.bit_width))
     for index, product in enumerate(workload.products):
-        dims = [result_dim(product)] + [after.rows.dim for after in workload.products[index + 1:index + 2]]
+        dims = [product.result_dim] + [after.rows.dim for after in workload.products[index + 1:index + 2]]
         weights_at = space.reserve(size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width))
-        result_at = space.reserve(_matrix_bytes(design, workload, max(dims)))
+        result_at = space.reserve(num_nodes * size_in_bytes(max(dims), design.bit_width))
         layer = Layer(design, workload, product, input_at, weights_at, edges_at, result_at)
         if product.aggregated_dim and order == "combination-first":
             made += _combination_first(layer, array, space)
@@ -60,9 +60,7 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
             made.append(Pass(f"{product.name} aggregation, combination", ("aggregation", "combination"),
                              partial(_interval_blocks, layer, plan, array), buffered_until=0))
         else:
-            made.append(Pass(f"{product.name} combination", ("combination",),
-                             partial(_combination_blocks, layer, array, ((result_at, product.combined_dim),),
-                                     "output rows")))
+            made.append(_combination(layer, array, "output rows", ((result_at, product.combined_dim),)))
         input_at = result_at
     return made
 
@@ -71,6 +69,10 @@ class Plan(NamedTuple):
     rows_a_block: int
     slice_start: np.ndarray    # (num_slices + 1,) int64, first column of each slice, then the number of all columns
     window_rows: int           # rows of a slice in half of the input buffer, at least one
+
+    @property
+    def num_slices(self) -> int:
+        return len(self.slice_start) - 1
 
 
 def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> Plan:
@@ -87,9 +89,8 @@ def plan_of(design: Design, dim: int, result_columns: int, fewest_rows: int) -> 
         rows = min(rows, num_sums // dim)
     else:
         slice_dim = max(1, num_sums // rows // COLUMNS_A_STEP) * COLUMNS_A_STEP
-    start = np.append(np.arange(0, dim, slice_dim, dtype=np.int64), dim)
     row_bytes = size_in_bytes(min(slice_dim, dim), design.bit_width)
-    return Plan(rows, start, max(1, design.buffer_bytes("input") // 2 // row_bytes))
+    return Plan(rows, block_starts(dim, slice_dim), max(1, design.buffer_bytes("input") // 2 // row_bytes))
 
 
 class Windows(NamedTuple):
@@ -109,25 +110,18 @@ def windows_of(interval: np.ndarray, source: np.ndarray, num_nodes: int, height:
     """
     stride = num_nodes + height
     key = distinct(interval.astype(np.int64) * stride + source)
-    if not len(key):
-        return Windows(*(np.empty(0, np.int64) for _ in Windows._fields))
-    is_first = _first_of_windows(key, stride, height)
+    is_first = np.full(len(key), height == 1)
+    if height > 1:
+        # All intervals take their next window at the same time.
+        at = np.flatnonzero(np.diff(key // stride, prepend=-1))
+        end = np.append(at[1:], len(key))
+        while len(at):
+            is_first[at] = True
+            at = np.searchsorted(key, key[at] + height)
+            at, end = at[at < end], end[at < end]
     first = np.flatnonzero(is_first)
-    last = np.append(first[1:], len(key)) - 1
+    last = np.append(first[1:], len(key))[:len(first)] - 1
     return Windows(key[first] // stride, key[first] % stride, key[last] - key[first] + 1)
-
-
-def _first_of_windows(key: np.ndarray, stride: int, height: int) -> np.ndarray:
-    if height == 1:
-        return np.ones(len(key), bool)
-    is_first = np.zeros(len(key), bool)
-    at = np.flatnonzero(np.diff(key // stride, prepend=-1))
-    end = np.append(at[1:], len(key))
-    while len(at):
-        is_first[at] = True
-        at = np.searchsorted(key, key[at] + height)
-        at, end = at[at < end], end[at < end]
-    return is_first
 
 
 @dataclass(frozen=True)
@@ -145,44 +139,91 @@ class Layer:
     def num_bytes(self, num_values: Count) -> Count:
         return size_in_bytes(num_values, self.design.bit_width)
 
-    @property
-    def is_resident(self) -> bool:
-        size = self.num_bytes(self.product.rows.dim * self.product.combined_dim)
-        return size <= self.design.buffer_bytes("weight")
+    def row_requests(self, kind: str, at: int, dim: int, start: np.ndarray, block: np.ndarray | None = None
+                     ) -> Requests:
+        """One request per block, for rows start[b] to start[b + 1] - 1 of a matrix of `dim` columns at address `at`."""
+        row_bytes, block = self.num_bytes(dim), np.arange(len(start) - 1) if block is None else block
+        return requests_of(kind, block, at + start[:-1] * row_bytes, np.diff(start) * row_bytes)
 
 
-def edge_requests(layer: Layer, start: np.ndarray, interval: np.ndarray, block: np.ndarray, rows: np.ndarray,
-                  arcs: np.ndarray) -> Requests:
-    begin = start[:-1] + layer.workload.indptr[start[:-1]]
-    id_bytes = layer.design.rules["id_bytes"]
-    return requests_of("edges", block, layer.edges_at + id_bytes * begin[interval], id_bytes * (rows + arcs))
+def _combination(layer: Layer, array: Array, kind: str, parts: tuple[tuple[int, int], ...]) -> Pass:
+    # `parts` are address and columns of each part of the result.
+    inputs = partial(layer.row_requests, "input rows", layer.input_at, layer.product.rows.dim)
+    return Pass(f"{layer.product.name} combination", ("combination",), partial(
+        combination_blocks, layer.design, array, layer.product, layer.weights_at, inputs,
+        lambda start: by_address(*(layer.row_requests(kind, at, dim, start) for at, dim in parts)), "input"))
 
 
-def source_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
+def _combination_first(layer: Layer, array: Array, space: AddressSpace) -> list[Pass]:
+    product, num_nodes = layer.product, layer.workload.num_nodes
+    dims = product.aggregated_dim, product.own_dim
+    combined_at, own_at = (space.reserve(num_nodes * layer.num_bytes(dim)) for dim in dims)
+    layer = replace(layer, combined_at=combined_at, own_at=own_at)
+    plan = plan_of(layer.design, product.aggregated_dim, product.aggregated_dim, 1)
+    return [_combination(layer, array, "combined rows", tuple(zip((combined_at, own_at), dims, strict=True))),
+            Pass(f"{product.name} aggregation", ("aggregation",), partial(_interval_blocks, layer, plan, None))]
+
+
+def _interval_blocks(layer: Layer, plan: Plan, array: Array | None) -> Iterator[Blocks]:
+    # Without an array, XW is aggregated and was multiplied before.
+    start = block_starts(layer.workload.num_nodes, plan.rows_a_block)
+    for first, last in runs_of((layer.workload.indptr[start] + np.arange(len(start))) * plan.num_slices):
+        yield _blocks_of_intervals(layer, plan, array, start[first:last + 1])
+
+
+def _blocks_of_intervals(layer: Layer, plan: Plan, array: Array | None, start: np.ndarray) -> Blocks:
+    design, product, num_slices, num_intervals = layer.design, layer.product, plan.num_slices, len(start) - 1
+    interval, of_slice = np.divmod(np.arange(num_intervals * num_slices), num_slices)
+    rows, arcs = np.diff(start)[interval], np.diff(layer.workload.indptr[start])[interval]
+    depth, last = np.diff(plan.slice_start)[of_slice], np.arange(1, num_intervals + 1) * num_slices - 1
+    own_dim = product.own_dim if array is None else 0
+    edges = _edge_requests(layer, start, interval, rows, arcs)
+    row_reads = [_source_requests(layer, plan, array is None, start)]
+    if product.own_dim and array is None:
+        row_reads.append(layer.row_requests("combined rows", layer.own_at, own_dim, start, last))
+    elif product.own_dim:
+        own = Windows(np.arange(num_intervals), start[:-1], np.diff(start))
+        row_reads.append(_slices_of(layer, plan, own, layer.input_at, product.rows.dim, "input rows"))
+    num_sums = int((arcs * depth).sum()) + own_dim * int(start[-1] - start[0])
+    sum_bytes, row_bytes = num_sums * design.rules["sum_bits"] // 8, sum(read.total_bytes for read in row_reads)
+    events = {"simd": num_sums, "write:edge": edges.total_bytes, "read:edge": edges.total_bytes,
+              "write:input": row_bytes, "read:input": layer.num_bytes(num_sums),
+              "read:aggregation": sum_bytes, "write:aggregation": sum_bytes}
+    reads, is_last = [edges, *row_reads], of_slice == num_slices - 1
+    cycles = [simd_cycles(design, arcs, depth) + is_last * simd_cycles(design, rows, own_dim)]
+    if array is not None:
+        weights = _weight_requests(layer, plan, start[0] // plan.rows_a_block + interval, of_slice)
+        reads.append(weights)
+        cycles.append(array.cycles(rows, depth, product.combined_dim))
+        events |= array.events(design, rows, depth, product.combined_dim, weights)
+        events["read:aggregation"] += int((rows * depth).sum()) * design.rules["sum_bits"] // 8
+        # A result is read and written once per slice.
+        events["read:output"] = int(rows.sum()) * product.combined_dim * design.rules["sum_bits"] // 8
+        events["write:output"] = events["read:output"]
+    return Blocks(np.stack(cycles, axis=1), in_order(*reads),
+                  layer.row_requests("output rows", layer.result_at, product.result_dim, start, last), events)
+
+
+def _edge_requests(layer: Layer, start: np.ndarray, interval: np.ndarray, rows: np.ndarray, arcs: np.ndarray
+                   ) -> Requests:
+    begin, id_bytes = start[:-1] + layer.workload.indptr[start[:-1]], layer.design.rules["id_bytes"]
+    return requests_of("edges", np.arange(len(interval)), layer.edges_at + id_bytes * begin[interval],
+                       id_bytes * (rows + arcs))
+
+
+def _source_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
     indptr = layer.workload.indptr
     degree = indptr[start[0] + 1:start[-1] + 1] - indptr[start[0]:start[-1]]
     interval = np.repeat(np.arange(start[-1] - start[0]) // plan.rows_a_block, degree)
     windows = windows_of(interval, layer.workload.indices[indptr[start[0]]:indptr[start[-1]]],
                          layer.workload.num_nodes, plan.window_rows)
-    at, kind = (layer.combined_at, "combined rows") if is_combined else (layer.input_at, "input rows")
-    dim = layer.product.aggregated_dim if is_combined else layer.product.rows.dim
-    return _slices_of(layer, plan, windows, at, dim, kind)
-
-
-def own_requests(layer: Layer, plan: Plan, is_combined: bool, start: np.ndarray) -> Requests:
-    if not own_dim(layer.product):
-        return NO_REQUESTS
-    rows, num_slices = np.diff(start), len(plan.slice_start) - 1
-    if not is_combined:
-        return _slices_of(layer, plan, Windows(np.arange(len(rows)), start[:-1], rows), layer.input_at,
-                          layer.product.rows.dim, "input rows")
-    row_bytes = layer.num_bytes(own_dim(layer.product))
-    return requests_of("combined rows", np.arange(1, len(rows) + 1) * num_slices - 1,
-                       layer.own_at + start[:-1] * row_bytes, rows * row_bytes)
+    if is_combined:
+        return _slices_of(layer, plan, windows, layer.combined_at, layer.product.aggregated_dim, "combined rows")
+    return _slices_of(layer, plan, windows, layer.input_at, layer.product.rows.dim, "input rows")
 
 
 def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, kind: str) -> Requests:
-    num_slices, row_bytes = len(plan.slice_start) - 1, layer.num_bytes(dim)
+    num_slices, row_bytes = plan.num_slices, layer.num_bytes(dim)
     if num_slices == 1:
         return requests_of(kind, windows.interval, at + windows.first_row * row_bytes, windows.num_rows * row_bytes)
     before = np.cumsum(windows.num_rows) - windows.num_rows
@@ -195,95 +236,11 @@ def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, ki
     return requests_of(kind, block[order], address[order], np.tile(np.diff(slice_at), len(row))[order])
 
 
-def weight_requests(layer: Layer, interval: np.ndarray, slice_start: np.ndarray, block: np.ndarray) -> Requests:
-    """Reads of the rows of W for each block's slice; if W stays in its buffer, for the first interval only."""
-    slice_at = layer.num_bytes(slice_start * layer.product.combined_dim)
-    index = np.arange(len(block)) % (len(slice_start) - 1)
-    needed = (interval == 0) if layer.is_resident else np.ones(len(block), bool)
-    return requests_of("weights", block, layer.weights_at + slice_at[index], np.diff(slice_at)[index] * needed)
-
-
-def _matrix_bytes(design: Design, workload: Workload, dim: int) -> int:
-    return workload.num_nodes * size_in_bytes(dim, design.bit_width)
-
-
-def _combination_first(layer: Layer, array: Array, space: AddressSpace) -> list[Pass]:
-    design, product = layer.design, layer.product
-    own = own_dim(product)
-    combined_at = space.reserve(_matrix_bytes(design, layer.workload, product.aggregated_dim))
-    own_at = space.reserve(_matrix_bytes(design, layer.workload, own))
-    parts = ((combined_at, product.aggregated_dim), (own_at, own))
-    layer = replace(layer, combined_at=combined_at, own_at=own_at)
-    plan = plan_of(design, product.aggregated_dim, product.aggregated_dim, 1)
-    return [Pass(f"{product.name} combination", ("combination",),
-                 partial(_combination_blocks, layer, array, parts, "combined rows")),
-            Pass(f"{product.name} aggregation", ("aggregation",), partial(_interval_blocks, layer, plan, None))]
-
-
-def _combination_blocks(layer: Layer, array: Array, parts: tuple[tuple[int, int], ...], kind: str) -> Iterator[Blocks]:
-    # Rows stream through the Input Buffer, results wait in the Output Buffer. Assumed: the results of a block fill half
-    # the Output Buffer.
-    design, product = layer.design, layer.product
-    results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
-    start = block_starts(layer.workload.num_nodes, max(1, results // product.combined_dim))
-    row_bytes = layer.num_bytes(product.rows.dim)
-    for first, last in runs_of(np.arange(len(start))):
-        rows, block = np.diff(start[first:last + 1]), np.arange(last - first)
-        weights = weight_requests(layer, first + block, np.array([0, product.rows.dim]), block)
-        inputs = requests_of("input rows", block, layer.input_at + start[first:last] * row_bytes, rows * row_bytes)
-        writes = [requests_of(kind, block, at + start[first:last] * layer.num_bytes(dim), rows * layer.num_bytes(dim))
-                  for at, dim in parts]
-        events = _multiplied(layer, array, rows, product.rows.dim, weights)
-        events["write:input"] = events["read:input"] = int((rows * row_bytes).sum())
-        cycles = array.cycles(rows, product.rows.dim, product.combined_dim)
-        yield Blocks(cycles[:, None], in_order(weights, inputs), in_order(*writes), events)
-
-
-def _interval_blocks(layer: Layer, plan: Plan, array: Array | None) -> Iterator[Blocks]:
-    indptr = layer.workload.indptr
-    start, num_slices = block_starts(layer.workload.num_nodes, plan.rows_a_block), len(plan.slice_start) - 1
-    work = (indptr[start] + np.arange(len(start))) * num_slices
-    for first, last in runs_of(work):
-        yield _blocks_of_intervals(layer, plan, array, start[first:last + 1])
-
-
-def _blocks_of_intervals(layer: Layer, plan: Plan, array: Array | None, start: np.ndarray) -> Blocks:
-    design, product = layer.design, layer.product
-    num_slices, rows = len(plan.slice_start) - 1, np.repeat(np.diff(start), len(plan.slice_start) - 1)
-    arcs = np.repeat(np.diff(layer.workload.indptr[start]), num_slices)
-    block, interval = np.arange(len(rows)), np.repeat(np.arange(len(start) - 1), num_slices)
-    depth = np.tile(np.diff(plan.slice_start), len(start) - 1)
-    is_last = block % num_slices == num_slices - 1
-    own = own_dim(product) if array is None else 0
-    reads = [edge_requests(layer, start, interval, block, rows, arcs),
-             source_requests(layer, plan, array is None, start), own_requests(layer, plan, array is None, start)]
-    cycles = [simd_cycles(design, arcs, depth) + is_last * simd_cycles(design, rows, own)]
-    events = _aggregated(layer, int((arcs * depth).sum()) + own * int((rows * is_last).sum()), reads)
-    if array is not None:
-        weights = weight_requests(layer, start[0] // plan.rows_a_block + interval, plan.slice_start, block)
-        reads.append(weights)
-        cycles.append(array.cycles(rows, depth, product.combined_dim))
-        multiplied = _multiplied(layer, array, rows, depth, weights)
-        multiplied["read:aggregation"] = int((rows * depth).sum()) * design.rules["sum_bits"] // 8
-        events = {name: events.get(name, 0) + multiplied.get(name, 0) for name in [*events, *multiplied]}
-    row_bytes = layer.num_bytes(result_dim(product))
-    writes = requests_of("output rows", block[is_last], layer.result_at + start[:-1] * row_bytes,
-                         rows[is_last] * row_bytes)
-    return Blocks(np.stack(cycles, axis=1), in_order(*reads), writes, events)
-
-
-def _aggregated(layer: Layer, num_sums: int, reads: list[Requests]) -> dict[str, int]:
-    edges, rows = int(reads[0].num_bytes.sum()), sum(int(read.num_bytes.sum()) for read in reads[1:])
-    sum_bytes = num_sums * layer.design.rules["sum_bits"] // 8
-    return {"simd": num_sums, "write:edge": edges, "read:edge": edges, "write:input": rows,
-            "read:input": int(layer.num_bytes(num_sums)), "read:aggregation": sum_bytes, "write:aggregation": sum_bytes}
-
-
-def _multiplied(layer: Layer, array: Array, rows: np.ndarray, depth: np.ndarray | int, weights: Requests
-                ) -> dict[str, int]:
-    # W is read from its buffer once per group of rows in the array; a result is read and written once per slice.
-    columns, sum_bits = layer.product.combined_dim, layer.design.rules["sum_bits"]
-    result_bytes = int(rows.sum()) * columns * sum_bits // 8
-    return {"mac": int((rows * depth).sum()) * columns, "write:weight": int(weights.num_bytes.sum()),
-            "read:weight": int(layer.num_bytes((-(-rows // array.rows) * depth).sum() * columns)),
-            "write:output": result_bytes, "read:output": result_bytes}
+def _weight_requests(layer: Layer, plan: Plan, interval: np.ndarray, of_slice: np.ndarray) -> Requests:
+    # The rows of W for each block's slice; if W stays in its buffer, for the first interval only.
+    slice_at = layer.num_bytes(plan.slice_start * layer.product.combined_dim)
+    is_resident = layer.num_bytes(layer.product.rows.dim * layer.product.combined_dim) <= layer.design.buffer_bytes(
+        "weight")
+    is_needed = (interval == 0) | (not is_resident)
+    return requests_of("weights", np.arange(len(interval)), layer.weights_at + slice_at[of_slice],
+                       np.diff(slice_at)[of_slice] * is_needed)

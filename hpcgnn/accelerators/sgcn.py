@@ -19,26 +19,29 @@ from functools import partial
 
 import numpy as np
 
+from hpcgnn._ext import row_cache as kernels
 from hpcgnn.accelerators.design import Design, check_needs, check_own_columns
-from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order
-from hpcgnn.accelerators.rows import (
-    RowCache,
+from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, combination_blocks, num_cores
+from hpcgnn.accelerators.schedule import (
+    AddressSpace,
+    Blocks,
+    Pass,
+    Requests,
     block_starts,
     by_address,
-    compressed_start,
     in_order,
-    nonzeros_before,
-    own_dim,
     requests_of,
-    result_dim,
-    rows_after,
     runs_of,
+)
+from hpcgnn.accelerators.workload import (
+    FeatureCounts,
+    Product,
+    Workload,
+    compressed_start,
     size_in_bytes,
-    spread_columns,
     starts_of,
 )
-from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
-from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
+from hpcgnn.errors import ConfigError
 
 LINE_BYTES = 64     # assumed: a line of SGCN's cache; slots begin at lines
 
@@ -53,10 +56,14 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
                 ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))
     check_own_columns(design, workload)
     order, array, space, made = checked_order(design), array_of(design), AddressSpace(), []
-    arcs = _arcs(design, workload, space)
+    size = design.rules["id_bytes"] * (np.arange(workload.num_nodes + 1) + workload.indptr)
+    arcs = Names("edges", workload.indptr, space.place(size),
+                 lambda first, last: workload.indices[workload.indptr[first]:workload.indptr[last]])
     rows = None if design.rules.get("sparse_input") else compressed_rows(space, design, workload.products[0].rows)
     for index, product in enumerate(workload.products):
-        result = _result(design, workload, index, space)
+        after = workload.rows_after(index)
+        result = (compressed_rows(space, design, after) if after is not None else
+                  dense_rows(space, design, workload.num_nodes, slices_of(product.result_dim, design)))
         if order == "aggregation-first" and product.aggregated_dim and rows is not None:
             made.append(_aggregation_first(design, array, product, space, arcs, rows, result))
         else:
@@ -91,7 +98,7 @@ class SlicedRows:
         if self.counts is None:
             return np.full(last - first, self.columns[index], np.int64)
         bounds = starts_of(self.columns)[index:index + 2]
-        return np.diff(nonzeros_before(self.counts.nonzeros[first:last], self.counts, bounds), axis=1)[:, 0]
+        return np.diff(self.counts.nonzeros_before(self.counts.nonzeros[first:last], bounds), axis=1)[:, 0]
 
     def num_bytes(self, index: int, num_values: np.ndarray) -> np.ndarray:
         """Bytes of slices with these numbers of values, with their bitmaps."""
@@ -107,23 +114,47 @@ class SlicedRows:
         values = self.num_values(index, int(start[0]), int(start[-1]))
         return self.requests(kind, index, block, np.arange(start[0], start[-1]), self.num_bytes(index, values))
 
+    def all_requests(self, kind: str, start: np.ndarray) -> Requests:
+        """Requests for all slices of consecutive rows."""
+        return by_address(*(self.run_requests(kind, index, start) for index in range(self.num_slices)))
 
-def slices_of(dim: int, slice_columns: int) -> np.ndarray:
-    return np.diff(np.append(np.arange(0, dim, slice_columns, dtype=np.int64), dim))
+
+def slices_of(dim: int, design: Design) -> np.ndarray:
+    return np.diff(block_starts(dim, design.rules["slice_columns"]))
 
 
 def dense_rows(space: AddressSpace, design: Design, num_rows: int, columns: np.ndarray) -> SlicedRows:
-    stride = np.asarray(size_in_bytes(columns, design.bit_width), np.int64)
-    start = starts_of(num_rows * stride)
-    return SlicedRows(columns, space.reserve(start[-1]) + start[:-1], stride, num_rows, design.bit_width)
+    stride = size_in_bytes(columns, design.bit_width)
+    return SlicedRows(columns, space.place(starts_of(num_rows * stride))[:-1], stride, num_rows, design.bit_width)
 
 
 def compressed_rows(space: AddressSpace, design: Design, counts: FeatureCounts) -> SlicedRows:
-    columns = slices_of(counts.dim, design.rules["slice_columns"])
+    columns = slices_of(counts.dim, design)
     slot = size_in_bytes(columns, 1) + size_in_bytes(columns, design.bit_width)
     start = starts_of(-(-slot // LINE_BYTES) * LINE_BYTES)
     address = space.reserve(counts.num_rows * start[-1]) + start[:-1]
     return SlicedRows(columns, address, np.full(len(columns), start[-1]), counts.num_rows, design.bit_width, counts)
+
+
+class RowCache:
+    """A fully associative cache, empty at first, that keeps the rows used last within `capacity` bytes.
+
+    num_bytes, (num_rows,) int64, is per row; a row larger than the cache is not kept. Raises ConfigError for more rows
+    than 32-bit ids can name.
+    """
+
+    def __init__(self, num_bytes: np.ndarray, capacity: int) -> None:
+        if len(num_bytes) >= np.iinfo(np.int32).max:
+            raise ConfigError(f"a cache can name {np.iinfo(np.int32).max - 1} rows, and there are {len(num_bytes)}")
+        self.num_bytes, self.capacity, self.held_bytes = np.ascontiguousarray(num_bytes, np.int64), capacity, 0
+        self._newer, self._older = (np.append(np.full(len(num_bytes), -1, np.int32), np.int32(len(num_bytes)))
+                                    for _ in range(2))
+
+    def missed(self, row: np.ndarray) -> np.ndarray:
+        missed = np.zeros(len(row), np.uint8)
+        self.held_bytes = kernels.use_rows(np.ascontiguousarray(row, np.int32), self.num_bytes, self.capacity,
+                                           self.held_bytes, self._newer, self._older, missed)
+        return missed.astype(bool)
 
 
 @dataclass(frozen=True)
@@ -137,6 +168,17 @@ class Names:
 
 
 @dataclass(frozen=True)
+class Multiplication:
+    """Multiplies a slice's sums with the slice's rows of W; the results of slices add up in DRAM."""
+
+    array: Array
+    product: Product
+    # weights_at, sums_at: addresses of W and of these results
+    weights_at: int
+    sums_at: int
+
+
+@dataclass(frozen=True)
 class Aggregation:
     design: Design
     names: Names
@@ -146,13 +188,11 @@ class Aggregation:
     own: SlicedRows | None        # what each row's sum begins with, in slices of `rows` or of the result
     result: SlicedRows
     result_kind: str
-    # multiplies a slice's sums with the slice's rows of W; the results of slices add up in DRAM
-    array: Array | None = None
-    # weights_at, sums_at: addresses of W and of these results, if there is an array
-    weights_at: int = 0
-    sums_at: int = 0
-    weight_columns: int = 0
-    sum_columns: int = 0
+    multiplication: Multiplication | None = None
+
+    @property
+    def rows_a_round(self) -> int:
+        return num_cores(self.design) * self.design.rules["strip_rows"]
 
 
 def aggregation_blocks(work: Aggregation) -> Iterator[Blocks]:
@@ -163,60 +203,50 @@ def aggregation_blocks(work: Aggregation) -> Iterator[Blocks]:
     the engines wait for each other at the end of their strips; the cache is fully associative with least-recently-used
     replacement; a row without values costs its engine one cycle, for its bitmap.
     """
-    design, num_rows = work.design, len(work.names.start) - 1
-    rounds = block_starts(num_rows, _num_engines(design) * design.rules["strip_rows"])
+    rounds = block_starts(len(work.names.start) - 1, work.rows_a_round)
     for index in range(work.rows.num_slices):
         values = work.rows.num_values(index, 0, work.rows.num_rows)
         num_bytes = work.rows.num_bytes(index, values)
-        cache = RowCache(-(-num_bytes // LINE_BYTES) * LINE_BYTES, design.buffer_bytes("cache"))
+        cache = RowCache(-(-num_bytes // LINE_BYTES) * LINE_BYTES, work.design.buffer_bytes("cache"))
         for first, last in runs_of(work.names.start[rounds] + rounds):
             yield _run(work, index, values, num_bytes, cache, rounds[first:last + 1])
-
-
-def _num_engines(design: Design) -> int:
-    return design.units["simd"] // design.rules["simd_width"]
 
 
 def _run(work: Aggregation, index: int, values: np.ndarray, num_bytes: np.ndarray, cache: RowCache, start: np.ndarray
          ) -> Blocks:
     design, width, num_blocks = work.design, work.design.rules["simd_width"], len(start) - 1
-    row, engine = _in_step(design, int(start[0]), int(start[-1]))
-    block = (row - start[0]) // (_num_engines(design) * design.rules["strip_rows"])
+    row, engine = _in_step(work, int(start[0]), int(start[-1]))
+    block = (row - start[0]) // work.rows_a_round
     named, degree = _named(work.names, row, int(start[0]), int(start[-1]))
     missed = cache.missed(named)
-    of_block = np.repeat(block, degree)
-    fetched = work.rows.requests(work.row_kind, index, of_block[missed], named[missed], num_bytes[named[missed]])
+    fetched = work.rows.requests(work.row_kind, index, np.repeat(block, degree)[missed], named[missed],
+                                 num_bytes[named[missed]])
     address = work.names.address[start]
     names = requests_of(work.names.kind, np.arange(num_blocks), address[:-1], np.diff(address))
-    own = _own_columns(work, index)
+    own = 0 if work.own is None or work.multiplication is not None else int(work.own.columns[index])
     steps = starts_of(np.maximum(1, -(-values // width))[named])
     per_row = np.diff(steps[starts_of(degree)]) + -(-own // width)
-    per_engine = np.zeros((num_blocks, _num_engines(design)), np.int64)
+    per_engine = np.zeros((num_blocks, num_cores(design)), np.int64)
     np.add.at(per_engine, (block, engine), per_row)
+    cycles = per_engine.max(axis=1)[:, None]
     num_sums = int(values[named].sum()) + own * len(row)
     sum_bytes = num_sums * design.rules["sum_bits"] // 8
     events = {"simd": num_sums, "write:cache": int(num_bytes[named[missed]].sum()),
-              "read:cache": int(num_bytes[named].sum()), "write:edge": int(names.num_bytes.sum()),
-              "read:edge": int(names.num_bytes.sum()), "read:output": sum_bytes, "write:output": sum_bytes}
+              "read:cache": int(num_bytes[named].sum()), "write:edge": names.total_bytes,
+              "read:edge": names.total_bytes, "read:output": sum_bytes, "write:output": sum_bytes}
     reads = [names, fetched]
     if work.own is not None:
         reads.append(work.own.run_requests(work.row_kind, index, start))
-    cycles = per_engine.max(axis=1)[:, None]
-    if work.array is None:
-        return Blocks(cycles, in_order(*reads), work.result.run_requests(work.result_kind, index, start), events)
-    return _multiplied(work, index, start, cycles, reads, events)
+    if work.multiplication is not None:
+        return _multiplied(work, work.multiplication, index, start, cycles, reads, events)
+    return Blocks(cycles, in_order(*reads), work.result.run_requests(work.result_kind, index, start), events)
 
 
-def _own_columns(work: Aggregation, index: int) -> int:
-    return 0 if work.own is None or work.array is not None else int(work.own.columns[index])
-
-
-def _in_step(design: Design, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+def _in_step(work: Aggregation, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     # Rows of whole rounds in the order in which the engines take them, and the engine of each.
-    num_engines, strip = _num_engines(design), design.rules["strip_rows"]
-    row = np.arange(first, last)
-    place = row % (num_engines * strip)
-    order = np.lexsort((place // strip, place % strip, row // (num_engines * strip)))
+    strip, row = work.design.rules["strip_rows"], np.arange(first, last)
+    number, place = np.divmod(row, work.rows_a_round)
+    order = np.lexsort((place // strip, place % strip, number))
     return row[order], place[order] // strip
 
 
@@ -226,119 +256,58 @@ def _named(names: Names, row: np.ndarray, first: int, last: int) -> tuple[np.nda
     return names.of_rows(first, last)[position], degree
 
 
-def _multiplied(work: Aggregation, index: int, start: np.ndarray, cycles: np.ndarray, reads: list[Requests],
-                events: dict[str, int]) -> Blocks:
-    design, rows, block = work.design, np.diff(start), np.arange(len(start) - 1)
-    depth, is_last = int(work.rows.columns[index]), index == work.rows.num_slices - 1
-    before = int(work.rows.columns[:index].sum())
-    at, end, size = (int(size_in_bytes(column * work.weight_columns, design.bit_width))
-                     for column in (before, before + depth, int(work.rows.columns.sum())))
-    needed = np.ones(len(block), bool) if size > design.buffer_bytes("weight") else start[:-1] == 0
-    weights = requests_of("weights", block, work.weights_at + at, (end - at) * needed)
-    sum_bytes = int(size_in_bytes(work.sum_columns, design.rules["sum_bits"]))
-    sums = requests_of("partial sums", block, work.sums_at + start[:-1] * sum_bytes, rows * sum_bytes)
-    reads += [weights] + [sums] * (index > 0)
-    writes = [sums]
-    if is_last:
-        writes = [by_address(*(work.result.run_requests(work.result_kind, out, start)
-                               for out in range(work.result.num_slices)))]
-    array_cycles = work.array.cycles(rows, depth, work.weight_columns)
-    events = events | {
-        "mac": int(rows.sum()) * depth * work.weight_columns, "write:weight": int(weights.num_bytes.sum()),
-        "read:weight": int(size_in_bytes(int((-(-rows // work.array.rows)).sum()) * depth * work.weight_columns,
-                                         design.bit_width))}
-    moved = int(rows.sum()) * sum_bytes
-    events = events | {name: events[name] + moved for name in ("read:output", "write:output")}
-    return Blocks(np.column_stack([cycles, array_cycles]), in_order(*reads), in_order(*writes), events)
-
-
-@dataclass(frozen=True)
-class Combination:
-    design: Design
-    array: Array
-    rows: SlicedRows
-    result: SlicedRows
-    result_kind: str
-    dim: int                 # W is dim x columns, at address `weights_at`
-    columns: int
-    weights_at: int
-
-
-def _arcs(design: Design, workload: Workload, space: AddressSpace) -> Names:
-    size = design.rules["id_bytes"] * (np.arange(workload.num_nodes + 1) + workload.indptr)
-    return Names("edges", workload.indptr, space.reserve(size[-1]) + size,
-                 lambda first, last: workload.indices[workload.indptr[first]:workload.indptr[last]])
-
-
-def _result(design: Design, workload: Workload, index: int, space: AddressSpace) -> SlicedRows:
-    after = rows_after(workload, index)
-    if after is not None:
-        return compressed_rows(space, design, after)
-    columns = slices_of(result_dim(workload.products[index]), design.rules["slice_columns"])
-    return dense_rows(space, design, workload.num_nodes, columns)
+def _multiplied(work: Aggregation, multiplication: Multiplication, index: int, start: np.ndarray, cycles: np.ndarray,
+                reads: list[Requests], events: dict[str, int]) -> Blocks:
+    design, product, array = work.design, multiplication.product, multiplication.array
+    rows, block, columns = np.diff(start), np.arange(len(start) - 1), product.combined_dim
+    slice_start = starts_of(work.rows.columns)
+    at, end, size = (int(size_in_bytes(slice_start[which] * columns, design.bit_width))
+                     for which in (index, index + 1, -1))
+    is_needed = (start[:-1] == 0) | (size > design.buffer_bytes("weight"))
+    weights = requests_of("weights", block, multiplication.weights_at + at, (end - at) * is_needed)
+    sum_bytes = size_in_bytes(product.result_dim, design.rules["sum_bits"])
+    sums = requests_of("partial sums", block, multiplication.sums_at + start[:-1] * sum_bytes, rows * sum_bytes)
+    is_last = index == work.rows.num_slices - 1
+    depth, moved = int(work.rows.columns[index]), int(rows.sum()) * sum_bytes
+    events = events | array.events(design, rows, depth, columns, weights) | {
+        name: events[name] + moved for name in ("read:output", "write:output")}
+    return Blocks(np.column_stack([cycles, array.cycles(rows, depth, columns)]),
+                  in_order(*reads, weights, *[sums] * (index > 0)),
+                  work.result.all_requests(work.result_kind, start) if is_last else sums, events)
 
 
 def _aggregation_first(design: Design, array: Array, product: Product, space: AddressSpace, arcs: Names,
                        rows: SlicedRows, result: SlicedRows) -> Pass:
     weights_at = space.reserve(size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width))
-    sums_at = space.reserve(rows.num_rows * size_in_bytes(result_dim(product), design.rules["sum_bits"]))
-    own = rows if own_dim(product) else None
-    work = Aggregation(design, arcs, rows, "input rows", own, result, "output rows", array, weights_at, sums_at,
-                       product.combined_dim, result_dim(product))
+    sums_at = space.reserve(rows.num_rows * size_in_bytes(product.result_dim, design.rules["sum_bits"]))
+    work = Aggregation(design, arcs, rows, "input rows", rows if product.own_dim else None, result, "output rows",
+                       Multiplication(array, product, weights_at, sums_at))
     return Pass(f"{product.name} aggregation, combination", ("aggregation", "combination"),
                 partial(aggregation_blocks, work), buffered_until=0)
 
 
 def _combination_first(design: Design, array: Array, product: Product, space: AddressSpace, arcs: Names,
                        rows: SlicedRows | None, result: SlicedRows) -> list[Pass]:
-    width, aggregated = design.rules["slice_columns"], product.aggregated_dim
+    aggregated, name = product.aggregated_dim, f"{product.name} combination"
     combined, kind = result, "output rows"
     if aggregated:
-        columns = np.concatenate([slices_of(part, width) for part in (aggregated, own_dim(product)) if part])
+        columns = np.concatenate([slices_of(part, design) for part in (aggregated, product.own_dim) if part])
         combined, kind = dense_rows(space, design, product.rows.num_rows, columns), "combined rows"
     if rows is None:
-        made = [_sparse_combination(design, product, space, combined, kind)]
+        names = Names("input rows", starts_of(product.rows.row_nonzeros()),
+                      space.place(compressed_start(product.rows, design.bit_width, design.rules["id_bytes"])),
+                      lambda first, last: product.rows.spread_columns(first, last)[1])
+        weights = dense_rows(space, design, product.rows.dim, combined.columns)
+        work = Aggregation(design, names, weights, "weights", None, combined, kind)
+        made = [Pass(name, ("aggregation",), partial(aggregation_blocks, work))]
     else:
         weights_at = space.reserve(size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width))
-        work = Combination(design, array, rows, combined, kind, product.rows.dim, product.combined_dim, weights_at)
-        made = [Pass(f"{product.name} combination", ("combination",), partial(_combination_blocks, work))]
+        made = [Pass(name, ("combination",), partial(
+            combination_blocks, design, array, product, weights_at, partial(rows.all_requests, "input rows"),
+            partial(combined.all_requests, kind), "cache", rows.num_slices))]
     if aggregated:
-        num = len(slices_of(aggregated, width))
-        own = combined.cut(num, 2 * num) if own_dim(product) else None
+        num = len(slices_of(aggregated, design))
+        own = combined.cut(num, 2 * num) if product.own_dim else None
         sums = Aggregation(design, arcs, combined.cut(0, num), "combined rows", own, result, "output rows")
         made.append(Pass(f"{product.name} aggregation", ("aggregation",), partial(aggregation_blocks, sums)))
     return made
-
-
-def _sparse_combination(design: Design, product: Product, space: AddressSpace, combined: SlicedRows, kind: str) -> Pass:
-    nonzeros = product.rows.row_nonzeros()
-    address = compressed_start(nonzeros, design.bit_width, design.rules["id_bytes"])
-    names = Names("input rows", starts_of(nonzeros), space.reserve(address[-1]) + address,
-                  lambda first, last: spread_columns(product.rows, first, last)[1])
-    weights = dense_rows(space, design, product.rows.dim, combined.columns)
-    work = Aggregation(design, names, weights, "weights", None, combined, kind)
-    return Pass(f"{product.name} combination", ("aggregation",), partial(aggregation_blocks, work))
-
-
-def _combination_blocks(work: Combination) -> Iterator[Blocks]:
-    design, columns = work.design, work.columns
-    results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
-    start = block_starts(work.rows.num_rows, max(1, results // columns))
-    weight_bytes = int(size_in_bytes(work.dim * columns, design.bit_width))
-    is_resident = weight_bytes <= design.buffer_bytes("weight")
-    for first, last in runs_of(start * work.rows.num_slices):
-        here, block = start[first:last + 1], np.arange(last - first)
-        rows = np.diff(here)
-        is_needed = (first + block == 0) | (not is_resident)
-        weights = requests_of("weights", block, work.weights_at, weight_bytes * is_needed)
-        inputs = [work.rows.run_requests("input rows", index, here) for index in range(work.rows.num_slices)]
-        writes = [work.result.run_requests(work.result_kind, index, here) for index in range(work.result.num_slices)]
-        input_bytes = sum(int(requests.num_bytes.sum()) for requests in inputs)
-        sum_bytes = int(rows.sum()) * columns * design.rules["sum_bits"] // 8
-        groups = int((-(-rows // work.array.rows)).sum())
-        events = {"mac": int(rows.sum()) * work.dim * columns, "write:cache": input_bytes, "read:cache": input_bytes,
-                  "write:weight": int(weights.num_bytes.sum()),
-                  "read:weight": int(size_in_bytes(groups * work.dim * columns, design.bit_width)),
-                  "read:output": sum_bytes, "write:output": sum_bytes}
-        cycles = work.array.cycles(rows, work.dim, columns)
-        yield Blocks(cycles[:, None], in_order(weights, by_address(*inputs)), by_address(*writes), events)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.accelerators.schedule import block_starts
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.condense import ClusteredRows, lay_out
 from hpcgnn.partition.order import cluster_rows
@@ -24,35 +25,22 @@ class Subgraphs:
     rows: ClusteredRows    # edges by destination, both ends in rows of the layout, a row's edges in the graph's order
 
 
-class KeptClusters:
-    """The cluster of each node, by graph and rows per subgraph; the least recently used entry leaves first.
-
-    An entry is (num_nodes,) int32, without edges, so that a large graph is in memory once.
-    """
-
-    def __init__(self, most: int = MOST_KEPT) -> None:
-        self.most = most
-        self._kept: OrderedDict[tuple, np.ndarray] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def clusters(self, arcs: scipy.sparse.csr_matrix, rows_a_subgraph: int, seed: int) -> np.ndarray:
-        """Cluster of each node, (num_nodes,) int32; METIS runs the first time."""
-        key = (_fingerprint(arcs.indptr), _fingerprint(arcs.indices), rows_a_subgraph, seed)
-        if key not in self._kept:
-            self._kept[key] = cluster_rows(arcs, rows_a_subgraph, seed, "the graph")
-            if len(self._kept) > self.most:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+# The cluster of each node, (num_nodes,) int32, by graph and rows per subgraph, so that METIS runs once. The least
+# recently used entry leaves first; entries have no edges, so that a large graph is in memory once.
+KEPT: OrderedDict[tuple, np.ndarray] = OrderedDict()
 
 
-KEPT = KeptClusters()
+def _clusters(arcs: scipy.sparse.csr_matrix, rows_a_subgraph: int, seed: int) -> np.ndarray:
+    key = (_fingerprint(arcs.indptr), _fingerprint(arcs.indices), rows_a_subgraph, seed)
+    if key not in KEPT:
+        KEPT[key] = cluster_rows(arcs, rows_a_subgraph, seed, "the graph")
+        if len(KEPT) > MOST_KEPT:
+            KEPT.popitem(last=False)
+    KEPT.move_to_end(key)
+    return KEPT[key]
 
 
-def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, seed: int = 0,
-                 kept: KeptClusters = KEPT) -> Subgraphs:
+def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, seed: int = 0) -> Subgraphs:
     """Cut a graph into subgraphs of about `rows_a_subgraph` rows, as `jobs/measurements/dram.py` does for its schemes.
 
     `indptr` and `indices` hold edges by destination. METIS makes some subgraphs larger. There is one subgraph if the
@@ -60,21 +48,23 @@ def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, 
 
     Reference: MEGA, §V-E, and GROW, §V, cut their graphs this way.
     """
-    if rows_a_subgraph < 1:
-        raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected at least one: choose larger buffers")
+    _check(rows_a_subgraph)
     arcs = arcs_of(indptr, indices)
-    order, rows = lay_out(arcs, kept.clusters(arcs, rows_a_subgraph, seed))
-    return Subgraphs(order, rows)
+    return Subgraphs(*lay_out(arcs, _clusters(arcs, rows_a_subgraph, seed)))
 
 
 def blocks_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int) -> Subgraphs:
     """Cut a graph into blocks of consecutive ids; errors as in `subgraphs_of`. Reference: MEGA, §VII-2."""
+    _check(rows_a_subgraph)
+    num_nodes = len(indptr) - 1
+    return Subgraphs(np.arange(num_nodes), ClusteredRows(
+        block_starts(num_nodes, rows_a_subgraph), np.ascontiguousarray(indptr, np.int64),
+        np.ascontiguousarray(indices, np.int32)))
+
+
+def _check(rows_a_subgraph: int) -> None:
     if rows_a_subgraph < 1:
         raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected at least one: choose larger buffers")
-    num_nodes = len(indptr) - 1
-    start = np.append(np.arange(0, num_nodes, rows_a_subgraph), num_nodes).astype(np.int64)
-    return Subgraphs(np.arange(num_nodes), ClusteredRows(start, np.ascontiguousarray(indptr, np.int64),
-                                                         np.ascontiguousarray(indices, np.int32)))
 
 
 def arcs_of(indptr: np.ndarray, indices: np.ndarray) -> scipy.sparse.csr_matrix:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn._ext import timeline as compiled
 from hpcgnn.accelerators.dram import Dram, Memory, Traffic, as_arrays, traffic_of
-from hpcgnn.accelerators.schedule import KINDS, NO_REQUESTS, Blocks, Pass, Requests
+from hpcgnn.accelerators.schedule import KINDS, NO_REQUESTS, Pass, Requests
 from hpcgnn.errors import ConfigError
 
 CAUSES = ("dram reads", "upstream", "downstream", "dram writes", "drain")
@@ -33,7 +33,7 @@ def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
         raise ConfigError(f"an accelerator's clock is {clock_ghz} GHz; expected 0.001 to 100")
     timed, memory, begin = [], Memory(dram), 0
     for each in passes:
-        timed.append(_PassClock(each, memory, clock_ghz, begin).run())
+        timed.append(_timed(each, memory, clock_ghz, begin))
         begin += timed[-1].cycles
     return Timing(clock_ghz, dram.name, tuple(timed))
 
@@ -103,59 +103,45 @@ class Timing:
         return dict(total)
 
 
-class _PassClock:
-    def __init__(self, each: Pass, memory: Memory, clock_ghz: float, begin: int) -> None:
-        num_stages = len(each.stages)
-        if not 1 <= num_stages <= compiled.LARGEST_NUM_STAGES or not -1 <= each.buffered_until < num_stages:
-            raise ConfigError(f"{each.name} has {num_stages} stages and is buffered until {each.buffered_until}; "
-                              f"expected 1 to {compiled.LARGEST_NUM_STAGES}, and one of them or -1")
-        self.each, self.begin, self.capacity = each, begin, memory.dram.capacity_bytes
-        self.times = compiled.new_pass(begin, num_stages, each.buffered_until % num_stages)
-        self.counts = np.zeros((2, len(KINDS), 3), np.int64)
-        ratio = memory.dram.cycles_per_clock(clock_ghz)
-        self.dram = memory.dram
-        self.dram_state = (memory.parameters, memory.channels, (ratio.numerator, ratio.denominator), self.counts)
-        self.held = NO_REQUESTS
-        self.num_blocks = 0
-        self.events: Counter[str] = Counter()
-
-    def run(self) -> PassTiming:
-        for blocks in self.each.blocks():
-            self.add(blocks)
-        self.times, end = compiled.finish_pass(self.times, *self.dram_state, self.held)
-        return self.timing(end)
-
-    def add(self, blocks: Blocks) -> None:
+def _timed(each: Pass, memory: Memory, clock_ghz: float, begin: int) -> PassTiming:
+    name, num_stages, dram, num_blocks = each.name, len(each.stages), memory.dram, 0
+    if not 1 <= num_stages <= compiled.LARGEST_NUM_STAGES or not -1 <= each.buffered_until < num_stages:
+        raise ConfigError(f"{name} has {num_stages} stages and is buffered until {each.buffered_until}; "
+                          f"expected 1 to {compiled.LARGEST_NUM_STAGES}, and one of them or -1")
+    times = compiled.new_pass(begin, num_stages, each.buffered_until % num_stages)
+    counts, ratio = np.zeros((2, len(KINDS), 3), np.int64), dram.cycles_per_clock(clock_ghz)
+    state = memory.parameters, memory.channels, (ratio.numerator, ratio.denominator), counts
+    held, events = NO_REQUESTS, Counter[str]()
+    for blocks in each.blocks():
+        cycles = _checked_cycles(each, blocks.cycles)
+        reads = as_arrays(blocks.reads, f"reads of {name}", len(cycles), dram.capacity_bytes)
+        writes = as_arrays(blocks.writes, f"writes of {name}", len(cycles), dram.capacity_bytes)
+        events.update(_checked_events(blocks.events, name))
+        if not len(cycles):
+            continue
         # The writes of the last block are made after the reads of the next run's first block.
-        cycles, num_blocks = self.checked_cycles(blocks.cycles), len(blocks.cycles)
-        name = self.each.name
-        reads = as_arrays(blocks.reads, f"reads of {name}", 0, num_blocks, self.capacity)
-        writes = as_arrays(blocks.writes, f"writes of {name}", 0, num_blocks, self.capacity)
-        self.events.update(_checked_events(blocks.events, name))
-        if num_blocks == 0:
-            return
-        first_held = np.searchsorted(writes[0], num_blocks - 1)
-        made = [np.concatenate((held, new[:first_held])) for held, new in zip(self.held, writes, strict=True)]
-        self.held = Requests(*(array[first_held:] for array in writes))
-        self.held = self.held._replace(block=np.full(len(self.held.block), -1, np.int32))
-        self.times = compiled.run_blocks(self.times, *self.dram_state, cycles, reads, made)
-        self.num_blocks += num_blocks
+        first_held = np.searchsorted(writes[0], len(cycles) - 1)
+        made = [np.concatenate((old, new[:first_held])) for old, new in zip(held, writes, strict=True)]
+        held = Requests(*(array[first_held:] for array in writes))
+        held = held._replace(block=np.full(len(held.block), -1, np.int32))
+        times = compiled.run_blocks(times, *state, cycles, reads, made)
+        num_blocks += len(cycles)
+    times, end = compiled.finish_pass(times, *state, held)
+    stages = times["stage"][:num_stages]
+    by_stage = tuple(StageTiming(stage_name, stage["busy"],
+                                 dict(zip(CAUSES, [*stage["stalled"], end - stage["end"][0]], strict=True)))
+                     for stage_name, stage in zip(each.stages, stages, strict=True))
+    read, written = (traffic_of(of_side, dram.burst_bytes) for of_side in counts)
+    return PassTiming(name, num_blocks, end - begin, stages[-1]["ideal_end"][0], by_stage, times["dram_busy"], read,
+                      written, dict(events))
 
-    def checked_cycles(self, cycles: np.ndarray) -> np.ndarray:
-        num_stages = len(self.each.stages)
-        if cycles.dtype != np.int64 or cycles.ndim != 2 or cycles.shape[1] != num_stages or (cycles < 0).any():
-            raise ConfigError(f"cycles of {self.each.name} are {cycles.dtype} {cycles.shape}; expected int64 "
-                              f"(num_blocks, {num_stages}), none below 0")
-        return np.ascontiguousarray(cycles)
 
-    def timing(self, end: int) -> PassTiming:
-        cycles, stages = end - self.begin, self.times["stage"][:len(self.each.stages)]
-        by_stage = tuple(StageTiming(name, stage["busy"],
-                                     dict(zip(CAUSES, [*stage["stalled"], end - stage["end"][0]], strict=True)))
-                         for name, stage in zip(self.each.stages, stages, strict=True))
-        reads, writes = (traffic_of(counts, self.dram.burst_bytes) for counts in self.counts)
-        return PassTiming(self.each.name, self.num_blocks, cycles, stages[-1]["ideal_end"][0], by_stage,
-                          self.times["dram_busy"], reads, writes, dict(self.events))
+def _checked_cycles(each: Pass, cycles: np.ndarray) -> np.ndarray:
+    num_stages = len(each.stages)
+    if cycles.dtype != np.int64 or cycles.ndim != 2 or cycles.shape[1] != num_stages or (cycles < 0).any():
+        raise ConfigError(f"cycles of {each.name} are {cycles.dtype} {cycles.shape}; expected int64 "
+                          f"(num_blocks, {num_stages}), none below 0")
+    return np.ascontiguousarray(cycles)
 
 
 def _checked_events(events: Mapping[str, Any], name: str) -> dict[str, int]:

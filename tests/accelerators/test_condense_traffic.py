@@ -87,19 +87,6 @@ def test_lines_are_listed_in_the_order_in_which_they_are_fetched():
     assert run.is_sparse.tolist() == [False] * 2 + [True] * 2 + [False] * 8 and run.start.tolist() == [0, 8, 12]
 
 
-def test_a_buffer_that_holds_everything_reads_each_line_once():
-    rows = random_rows([30, 30], 900)
-    lines = {line for u in set(rows.indices.tolist()) for line in (u * 24 // 64, (u * 24 + 23) // 64)}
-    for policy in ("lru", "fifo"):
-        assert gather_traffic(rows, 24, Buffer(1 << 20, 64, policy)).total_bytes == 64 * len(lines)
-
-
-def test_a_larger_lru_buffer_never_reads_more():
-    rows = random_rows([50, 50, 50], 2000)
-    totals = [gather_traffic(rows, 40, Buffer(64 * lines, 64)).total_bytes for lines in (1, 2, 5, 20, 80, 200)]
-    assert totals == sorted(totals, reverse=True) and totals[-1] < totals[0]
-
-
 def test_the_papers_example_needs_one_access_in_place_of_two():
     """MEGA, Fig. 12: a line holds two rows; subgraph 2 needs nodes 1 and 6 (here 0 and 5) of other subgraphs."""
     rows = ClusteredRows(np.array([0, 2, 4, 6]), np.array([0, 1, 2, 4, 6, 7, 8]),

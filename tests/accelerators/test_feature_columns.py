@@ -7,15 +7,13 @@ from accelerator_workloads import random_counts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.accelerators.rows import nonzeros_before, slice_bounds, spread_columns
-
 
 @given(st.integers(0, 2**32), st.integers(0, 20), st.integers(1, 30), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 @settings(max_examples=150, deadline=None)
 def test_each_slice_of_a_row_has_its_count_in_distinct_columns(seed, num_rows, dim, density):
     rows = random_counts(np.random.default_rng(seed), num_rows, dim, density)
-    row, column = spread_columns(rows, 0, num_rows)
-    bounds = slice_bounds(rows)
+    row, column = rows.spread_columns(0, num_rows)
+    bounds = rows.slice_bounds
     assert (np.diff(row) >= 0).all()
     for v in range(num_rows):
         own = column[row == v]
@@ -27,19 +25,19 @@ def test_each_slice_of_a_row_has_its_count_in_distinct_columns(seed, num_rows, d
 
 def test_a_run_of_rows_has_the_columns_that_it_has_among_all():
     rows = random_counts(np.random.default_rng(1), 12, 17, 0.4)
-    row, column = spread_columns(rows, 0, 12)
-    assert np.array_equal(np.stack(spread_columns(rows, 5, 9)), np.stack([row, column])[:, (row >= 5) & (row < 9)])
+    row, column = rows.spread_columns(0, 12)
+    assert np.array_equal(np.stack(rows.spread_columns(5, 9)), np.stack([row, column])[:, (row >= 5) & (row < 9)])
 
 
 def test_no_column_is_much_more_frequent_than_another():
     rows = random_counts(np.random.default_rng(2), 4000, 40, 0.2)
-    frequency = np.bincount(spread_columns(rows, 0, 4000)[1], minlength=40)
+    frequency = np.bincount(rows.spread_columns(0, 4000)[1], minlength=40)
     assert frequency.min() > 600 and frequency.max() < 1000
 
 
 def test_values_before_a_column_grow_evenly_within_a_slice():
     rows = random_counts(np.random.default_rng(3), 6, 11, 0.7)      # slices of 3, 3, 3 and 2 columns
-    before = nonzeros_before(rows.nonzeros, rows, np.arange(12))
+    before = rows.nonzeros_before(rows.nonzeros, np.arange(12))
     for v in range(6):
         for column in range(12):
             expected = sum(int(rows.nonzeros[v, s]) * min(max(column - 3 * s, 0), (3, 3, 3, 2)[s]) // (3, 3, 3, 2)[s]

@@ -5,14 +5,12 @@ from __future__ import annotations
 from itertools import permutations
 from itertools import product as all_of
 
-import numpy as np
 import pytest
 from accelerator_workloads import columns_added, columns_left, covered, made_design, random_workload, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcgnn.accelerators import gcnax
-from hpcgnn.accelerators import gcnax as gcnax_tiles
 from hpcgnn.accelerators.gcnax import Shape, Tiling, best_tilings, passes, traffic
 from hpcgnn.errors import ConfigError
 
@@ -175,7 +173,7 @@ def check_phase(walked, design, counts, tiling, shape, own, kinds):
 @pytest.mark.parametrize("options", [{}, {"bit_width": 8}, {"dense": 0.03125}, {"output": 0.03125},
                                      {"dense": 8, "output": 8}])
 def test_blocks_are_what_loops_over_tiles_count(shape, order, options, monkeypatch):
-    monkeypatch.setattr(gcnax_tiles, "WORK_A_RUN", 9)       # many runs
+    monkeypatch.setattr(gcnax, "WORK_A_RUN", 9)       # many runs
     workload, design = random_workload(2, **shape), gcnax_design(**options)
 
     def tilings_in_order(*arguments):
@@ -225,34 +223,6 @@ def test_full_tiles_move_what_the_choice_expects():
         assert moved == traffic(design, shape, phase.tiling)
 
 
-def test_what_is_read_was_written_before():
-    for own in (False, True):
-        workload, design = random_workload(4, 20, 60, (9, 5, 3), own=own, has_hub=True), gcnax_design()
-        walked = [walk(made, design) for made in passes(design, workload)]
-        for number, kind in ((0, "combined rows"), (1, "output rows"), (2, "combined rows")):
-            written = covered(request for block in walked[number].writes for request in block if request[0] == kind)
-            name = "input rows" if kind == "output rows" else kind
-            read = covered(request for block in walked[number + 1].reads for request in block if request[0] == name)
-            assert read and read <= written
-            assert kind != "output rows" or read == written
-
-
-def test_larger_buffers_never_move_more():
-    workload, moved = random_workload(6, 40, 160, (20, 8)), []
-    for size in (0.0625, 0.125, 0.25, 1, 8):
-        shapes = [Shape(40, 20, (8,), 2000), Shape(40, 40, (8,), workload.num_arcs * 4)]
-        design = gcnax_design(dense=size, output=size)
-        moved.append(sum(traffic(design, *pair) for pair in zip(shapes, best_tilings(design, shapes), strict=True)))
-    assert moved == sorted(moved, reverse=True) and moved[0] > moved[-1]
-
-
 def test_a_buffer_for_no_value_is_refused():
     with pytest.raises(ConfigError, match="can't hold one value"):
         passes(gcnax_design(dense=0.001), random_workload(8, 4, 4, (2, 2)))
-
-
-def test_small_and_large_runs_make_the_same_blocks(monkeypatch):
-    workload, design = random_workload(7, 60, 400, (20, 9), has_hub=True), gcnax_design()
-    whole = [walk(made, design) for made in passes(design, workload)]
-    monkeypatch.setattr(gcnax_tiles, "WORK_A_RUN", 1)
-    assert np.all([walk(made, design) == one for made, one in zip(passes(design, workload), whole, strict=True)])

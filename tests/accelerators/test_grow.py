@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcgnn.accelerators.grow import combination_plan, passes
-from hpcgnn.accelerators.rows import block_start_of, spread_columns
 from hpcgnn.accelerators.subgraphs import subgraphs_of
 from hpcgnn.accelerators.workload import FeatureCounts, Product
 
@@ -101,7 +100,7 @@ def weights_by_loop(design, product, order):
     plan, total = combination_plan(design, product), 0
     rows = product.rows.__class__(product.rows.nonzeros[order], product.rows.bit_width, product.rows.dim)
     columns = [[] for _ in range(rows.num_rows)]
-    for row, column in zip(*(array.tolist() for array in spread_columns(rows, 0, rows.num_rows)), strict=True):
+    for row, column in zip(*(array.tolist() for array in rows.spread_columns(0, rows.num_rows)), strict=True):
         columns[row].append(column)
     for dim in np.diff(plan.panel_start):
         total += plan.num_cached * dim * 4
@@ -147,34 +146,6 @@ def test_panels_are_no_narrower_for_rows_of_weights_that_few_values_need():
     assert plan.panel_start.tolist() == [0, 9] and plan.num_cached == 13
 
 
-@given(st.integers(0, 2**32), st.integers(1, 20), st.booleans())
-@settings(max_examples=25, deadline=None)
-def test_a_wider_cache_never_reads_more(seed, rows, has_hub):
-    workload, read = random_workload(seed, 24, 80, (4, 4), has_hub=has_hub), []
-    for num_rows in (1, rows, rows + 3, 24):
-        design = grow(cache=num_rows * 16 / 1024, runahead=1, rows_a_cluster=12, list_id_bytes=1)
-        read.append(walk(passes(design, workload)[1], design).read_bytes("combined rows"))
-    assert read == sorted(read, reverse=True)
-
-
-def test_a_cache_for_all_rows_of_one_cluster_reads_each_needed_row_once():
-    workload, design = random_workload(3, 20, 60, (5, 3)), grow(cache=64, hdn_list=1, rows_a_cluster=100)
-    walked = walk(passes(design, workload)[1], design)
-    assert walked.read_bytes("combined rows") == len(set(workload.indices.tolist())) * 12
-
-
-def test_what_is_read_was_written_before():
-    for own in (False, True):
-        workload, design = random_workload(4, 20, 60, (9, 5, 3), own=own, has_hub=True), grow()
-        walked = [walk(made, design) for made in passes(design, workload)]
-        for number, kind in ((0, "combined rows"), (1, "output rows"), (2, "combined rows")):
-            written = covered(request for block in walked[number].writes for request in block if request[0] == kind)
-            name = "input rows" if kind == "output rows" else kind
-            read = covered(request for block in walked[number + 1].reads for request in block if request[0] == name)
-            assert read and read <= written
-            assert kind != "output rows" or read == written
-
-
 def test_each_rows_own_columns_are_read_from_where_they_were_written():
     workload, design = random_workload(6, 20, 30, (9, 5), own=True), grow()
     combination, aggregation = (walk(made, design) for made in passes(design, workload))
@@ -182,7 +153,3 @@ def test_each_rows_own_columns_are_read_from_where_they_were_written():
     read = covered(request for block in aggregation.reads for request in block if request[0] == "combined rows")
     own = {first + 40 * row + byte for row in range(20) for byte in range(20, 40)}
     assert own <= read
-
-
-def test_blocks_end_where_clusters_do():
-    assert block_start_of(np.array([0, 4, 4, 5, 12]), 3).tolist() == [0, 3, 4, 5, 8, 11, 12]

@@ -141,29 +141,6 @@ def test_combination_first_multiplies_and_then_aggregates(shape, buffers):
     assert next(made, None) is None
 
 
-def test_a_products_rows_are_read_where_the_product_before_wrote_them():
-    workload = random_workload(5, 12, 40, (6, 4, 2), has_hub=True)
-    for order in ("aggregation-first", "combination-first"):
-        design = hygcn(order, aggregation=4, output=2, input=0.5)
-        walked = [walk(made, design) for made in passes(design, workload)]
-        half = len(walked) // 2
-        assert (min(address for block in walked[half].reads for kind, address, _ in block if kind == "input rows")
-                == min(address for block in walked[half - 1].writes for _, address, _ in block))
-
-
-def test_zeros_of_features_save_nothing():
-    design = hygcn()
-    dense, empty = (random_workload(6, 10, 30, (5, 3), density=density) for density in (1, 0))
-    assert walk(passes(design, dense)[0], design) == walk(passes(design, empty)[0], design)
-
-
-def test_a_larger_input_buffer_loads_rows_between_sources():
-    workload = random_workload(7, 60, 100, (5, 3))
-    small, large = (walk(passes(design, workload)[0], design) for design in (hygcn(), hygcn(input=4)))
-    assert large.read_bytes("input rows") > small.read_bytes("input rows")
-    assert sum(map(len, large.reads)) < sum(map(len, small.reads))
-
-
 @pytest.mark.parametrize(("changes", "words"), [
     ({"rules.order": "both"}, "order 'both'"), ({"units.simd": 3}, "3 SIMD lanes"), ({"units.mac": 7}, "7 MACs")])
 def test_units_that_do_not_fit_are_refused(changes, words):

@@ -14,7 +14,6 @@ from hpcgnn.accelerators.mega.layout import Rules
 from hpcgnn.accelerators.mega.units import (
     condense_cycles,
     copy_writes,
-    encoder_cycles,
     list_reads,
     region_offsets,
     row_cycles,
@@ -69,7 +68,6 @@ def test_free_units_take_further_arcs_of_the_same_source():
     assert source_cycles(arcs, 128, rules).tolist() == [0, 1, 1, 2, 5]
     assert source_cycles(arcs, 129, rules).tolist() == arcs.tolist()
     assert source_cycles(arcs, 257, rules).tolist() == (2 * arcs).tolist()
-    assert encoder_cycles(10, 33, rules) == 20
 
 
 def random_regions(sizes, num_entries, seed):

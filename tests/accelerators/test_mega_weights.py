@@ -11,7 +11,7 @@ from mega_setup import small_design
 
 from hpcgnn.accelerators.mega.layout import Rules
 from hpcgnn.accelerators.mega.units import weight_loads
-from hpcgnn.accelerators.rows import block_start_of
+from hpcgnn.accelerators.schedule import block_start_of
 
 
 def windows_by_loop(row_bytes, counts, most_bytes, most_values):

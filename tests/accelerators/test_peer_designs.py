@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from accelerator_workloads import columns_left, covered, random_workload, walk
 
+from hpcgnn.accelerators import schedule
 from hpcgnn.accelerators.design import check_needs, read_design
 from hpcgnn.errors import ConfigError
 
@@ -62,10 +63,17 @@ def test_every_design_reads_what_it_needs_and_writes_each_result_once(name, shap
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_passes_can_be_walked_again(name):
-    workload, design = random_workload(2, 50, 200, (12, 6, 3)), read_design(name)
+@pytest.mark.parametrize("own", [False, True])
+def test_what_is_read_was_written_before(name, own):
+    workload, design = random_workload(4, 40, 120, (9, 5, 3), own=own, has_hub=True), read_design(name)
+    read, written = set(), set()
     for made in passes_of(design, workload):
-        assert walk(made, design) == walk(made, design)
+        walked = walk(made, design)
+        of_passes = ("combined rows",) if made.name.startswith("layer 0") else ("combined rows", "input rows")
+        read |= covered(request for block in walked.reads for request in block if request[0] in of_passes)
+        assert read <= written
+        written |= covered(request for block in walked.writes for request in block)
+    assert read
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -89,9 +97,8 @@ def test_regions_of_dram_do_not_overlap(name):
 def test_large_and_small_runs_have_the_same_blocks(name, monkeypatch):
     workload, design = random_workload(4, 60, 240, (24, 9, 5), own=True), read_design(name)
     whole = [walk(made, design) for made in passes_of(design, workload)]
-    from hpcgnn.accelerators import rows
-
-    monkeypatch.setattr(rows.runs_of, "__defaults__", (1,))
+    assert whole == [walk(made, design) for made in passes_of(design, workload)]
+    monkeypatch.setattr(schedule.runs_of, "__defaults__", (1,))
     assert np.all([walk(made, design) == one for made, one in zip(passes_of(design, workload), whole, strict=True)])
 
 

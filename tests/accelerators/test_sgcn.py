@@ -6,10 +6,11 @@ from math import ceil
 
 import numpy as np
 import pytest
-from accelerator_workloads import columns_added, columns_left, covered, made_design, random_workload, walk
+from accelerator_workloads import columns_added, columns_left, made_design, random_workload, walk
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hpcgnn.accelerators.rows import spread_columns
-from hpcgnn.accelerators.sgcn import passes
+from hpcgnn.accelerators.sgcn import RowCache, passes
 from hpcgnn.errors import ConfigError
 
 RULES = {"order": "combination-first", "sparse_input": True, "slice_columns": 3, "strip_rows": 2, "simd_width": 2,
@@ -88,7 +89,7 @@ def names_of_arcs(workload):
 
 def names_of_features(rows):
     names = [[] for _ in range(rows.num_rows)]
-    for row, column in zip(*(array.tolist() for array in spread_columns(rows, 0, rows.num_rows)), strict=True):
+    for row, column in zip(*(array.tolist() for array in rows.spread_columns(0, rows.num_rows)), strict=True):
         names[row].append(column)
     return names
 
@@ -189,45 +190,38 @@ def test_aggregation_first_reads_compressed_rows_through_the_cache(shape, option
         assert walked.events["simd"] == sum(held[name] for held in values for row in names for name in row)
 
 
-def test_what_is_read_was_written_before():
-    for order in ("combination-first", "aggregation-first"):
-        for own in (False, True):
-            workload = random_workload(4, 20, 60, (9, 5, 3), own=own, has_hub=True)
-            design = sgcn(order=order)
-            walked = [walk(made, design) for made in passes(design, workload)]
-            written = covered(r for w in walked for block in w.writes for r in block if r[0] != "partial sums")
-            read = covered(r for w in walked for block in w.reads for r in block
-                           if r[0] == "combined rows" or (r[0] == "input rows" and w is not walked[0]))
-            assert read and read <= written
-
-
-def test_a_cache_for_all_rows_reads_each_needed_row_once():
-    workload, design = random_workload(5, 20, 60, (5, 3)), sgcn(cache=64)
-    walked = walk(passes(design, workload)[1], design)
-    assert walked.read_bytes("combined rows") == len(set(workload.indices.tolist())) * 12
-
-
-def test_zeros_save_bytes_where_compressed_rows_are_aggregated():
-    design = sgcn(order="aggregation-first", sparse_input=False)
-    sparse, dense = (walk(passes(design, random_workload(6, 30, 90, (24, 3), density))[0], design)
-                     for density in (0.1, 1.0))
-    assert sparse.read_bytes("input rows") < dense.read_bytes("input rows") / 2
-    assert sum(cycles for cycles, _ in sparse.cycles) < sum(cycles for cycles, _ in dense.cycles)
-
-
-def test_engines_in_step_share_more_than_engines_far_apart():
-    num_nodes = 64
-    indptr = np.arange(0, 3 * num_nodes + 1, 3)
-    indices = ((np.repeat(np.arange(num_nodes), 3) + np.tile([0, 2, 4], num_nodes)) % num_nodes).astype(np.int32)
-    workload = random_workload(7, num_nodes, 1, (5, 3))
-    workload = workload.__class__("ring", indptr, indices, workload.products)
-    near, far = (walk(passes(design, workload)[1], design).read_bytes("combined rows")
-                 for design in (sgcn(cache=0.4375), sgcn(cache=0.4375, strip_rows=32)))
-    assert near < far
-
-
 @pytest.mark.parametrize(("changes", "words"), [
     ({"rules.order": "both"}, "order 'both'"), ({"units.mac": 7}, "7 MACs")])
 def test_what_does_not_fit_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         passes(sgcn().changed(changes), random_workload(8, 4, 4, (2, 2)))
+
+
+def missed_by_list(num_bytes, capacity, uses):
+    """Which uses miss, with the held rows in a list from the oldest to the newest use."""
+    held, missed = [], []
+    for row in uses:
+        missed.append(row not in held)
+        if row in held:
+            held.remove(row)
+        elif num_bytes[row] > capacity:
+            continue
+        while sum(num_bytes[other] for other in held) + num_bytes[row] > capacity:
+            held.pop(0)
+        held.append(row)
+    return missed, sum(num_bytes[row] for row in held)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(0, 25), st.data())
+@settings(max_examples=300, deadline=None)
+def test_uses_miss_as_in_a_list(num_bytes, capacity, data):
+    uses = data.draw(st.lists(st.integers(0, len(num_bytes) - 1), max_size=60))
+    cut = data.draw(st.integers(0, len(uses)))
+    cache = RowCache(np.array(num_bytes), capacity)
+    found = [*cache.missed(np.array(uses[:cut], np.int64)), *cache.missed(np.array(uses[cut:], np.int64))]
+    assert (found, cache.held_bytes) == missed_by_list(num_bytes, capacity, uses)
+
+
+def test_more_rows_than_ids_are_refused():
+    with pytest.raises(ConfigError, match="a cache can name"):
+        RowCache(np.broadcast_to(np.int64(1), 2**31), 4)

@@ -1,8 +1,12 @@
+"""Subgraphs are those of the reordering, and METIS runs once for each."""
+
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 
 from hpcgnn.accelerators import subgraphs as module
-from hpcgnn.accelerators.subgraphs import KeptClusters, arcs_of, blocks_of, subgraphs_of
+from hpcgnn.accelerators.subgraphs import arcs_of, blocks_of, subgraphs_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.condense import lay_out
 from hpcgnn.partition.order import cluster_rows
@@ -39,15 +43,12 @@ def test_every_arc_is_found_again_between_the_nodes_it_came_from(cut):
 def test_a_partition_is_made_once(monkeypatch):
     calls = []
     monkeypatch.setattr(module, "cluster_rows", lambda *asked: calls.append(asked) or cluster_rows(*asked))
-    kept, graph, other = KeptClusters(most=2), random_graph(100, 300), random_graph(100, 300, seed=1)
-    for asked, calls_by_then in ((graph, 1), (graph, 1), (other, 2), (graph, 2)):
-        subgraphs_of(*asked, 20, kept=kept)
-        assert len(calls) == calls_by_then
-    subgraphs_of(*graph, 30, kept=kept)
-    subgraphs_of(*graph, 20, kept=kept)
-    assert len(calls) == 3 and len(kept) == 2
-    subgraphs_of(*other, 20, kept=kept)
-    assert len(calls) == 4
+    monkeypatch.setattr(module, "KEPT", OrderedDict())
+    monkeypatch.setattr(module, "MOST_KEPT", 2)
+    graph, other = random_graph(100, 300), random_graph(100, 300, seed=1)
+    asked = [(graph, 20), (graph, 20), (other, 20), (graph, 20), (graph, 30), (graph, 20), (other, 20)]
+    num_calls = [subgraphs_of(*of, num_rows) and len(calls) for of, num_rows in asked]
+    assert num_calls == [1, 1, 2, 2, 3, 3, 4] and len(module.KEPT) == 2
 
 
 @pytest.mark.parametrize("cut", [subgraphs_of, blocks_of])

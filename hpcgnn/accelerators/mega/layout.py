@@ -15,10 +15,9 @@ import numpy as np
 
 from hpcgnn.accelerators.condense_traffic import POLICIES, Buffer, pruned_entries
 from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.rows import starts_of
-from hpcgnn.accelerators.schedule import KIND, Requests
+from hpcgnn.accelerators.schedule import block_starts
 from hpcgnn.accelerators.subgraphs import Subgraphs, blocks_of, subgraphs_of
-from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Workload
+from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Workload, size_in_bytes, starts_of
 from hpcgnn.errors import ConfigError
 from hpcgnn.lowbit.package import HEADER_BITS, MAX_BIT_WIDTH, MAX_LENGTH, MIN_LENGTH
 from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
@@ -111,17 +110,13 @@ class Rules:
         return -(-combined_dim // self.pes_per_tile)
 
 
-def bytes_of(num_values: int, bits: int) -> int:
-    return -(-num_values * bits // 8)
-
-
 def rows_a_subgraph(aggregated_dim: int, rules: Rules) -> int:
     """Number of rows that fit: sums into half of the Aggregation Buffer, XW into half of the Combination Buffer.
 
     Raises ConfigError if that is none.
     """
-    sums = rules.half("aggregation") // bytes_of(aggregated_dim, rules["sum_bits"])
-    combined = rules.row_buffer.dense().num_bytes // bytes_of(aggregated_dim, rules["combined_bits"])
+    sums = rules.half("aggregation") // size_in_bytes(aggregated_dim, rules["sum_bits"])
+    combined = rules.row_buffer.dense().num_bytes // size_in_bytes(aggregated_dim, rules["combined_bits"])
     if min(sums, combined) < 1:
         raise ConfigError(f"the buffers of {rules.design.name} hold no row of {aggregated_dim} columns; choose larger "
                           "ones")
@@ -143,8 +138,7 @@ class Layout:
         if most <= self.num_rows:
             return rows
         if not rules.has_metis:
-            start = np.append(np.arange(0, rows.num_rows, most), rows.num_rows)
-            return ClusteredRows(start, rows.indptr, rows.indices)
+            return ClusteredRows(block_starts(rows.num_rows, most), rows.indptr, rows.indices)
         bounds = [0]
         while bounds[-1] < rows.num_clusters:
             end = int(np.searchsorted(rows.start, rows.start[bounds[-1]] + most, "right")) - 1
@@ -170,18 +164,6 @@ def layout_of(workload: Workload, rules: Rules) -> Layout:
     return Layout(subgraphs, num_rows)
 
 
-def requests(block: np.ndarray, address: np.ndarray, num_bytes: np.ndarray, kind: str) -> Requests:
-    is_made = num_bytes > 0
-    return Requests(block[is_made].astype(np.int32), address[is_made].astype(np.int64),
-                    num_bytes[is_made].astype(np.int64), np.full(int(is_made.sum()), KIND[kind], np.uint8))
-
-
-def pieces(end: np.ndarray, bounds: np.ndarray, address: int, kind: str) -> Requests:
-    """One request per block: rows bounds[i] to bounds[i + 1] - 1 of a region, where row r begins at byte end[r]."""
-    begin = end[bounds]
-    return requests(np.arange(len(bounds) - 1), address + begin[:-1], np.diff(begin), kind)
-
-
 @dataclass(frozen=True)
 class StoredRows:
     """Rows one after the other: values and, apart from the values, bitmaps of positions."""
@@ -193,8 +175,13 @@ class StoredRows:
     position_end: np.ndarray    # (num_rows + 1,) int64, the same for positions, one bit per column
 
     @property
+    def end(self) -> np.ndarray:
+        """(num_rows + 1,) int64, bytes of values and positions of all earlier rows."""
+        return self.value_end + self.position_end
+
+    @property
     def num_bytes(self) -> int:
-        return int(self.value_end[-1] + self.position_end[-1])
+        return int(self.end[-1])
 
 
 def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
@@ -238,18 +225,15 @@ def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -
     first, run = before[begins], np.cumsum(begins) - 1
     capacity = length[2] // width
     num_packages[row] = -(-(end - first[run]) // capacity) + -(before - first[run]) // capacity
-    full_bits = _least_length(length, capacity * width)
+    full_bits = length[np.searchsorted(length, capacity * width)]
     bits[row] = num_packages[row] * (full_bits + HEADER_BITS)
     run_width, run_capacity = width[begins], capacity[begins]
-    full_before = (np.concatenate([first[1:], end[-1:]]) - first - 1) // run_capacity * run_capacity
+    run_values = np.diff(first, append=end[-1])
+    full_before = (run_values - 1) // run_capacity * run_capacity
     opener = np.searchsorted(before, first + full_before, "right") - 1
-    rest = np.concatenate([first[1:], end[-1:]]) - first - full_before
-    bits[row[opener]] += _least_length(length, rest * run_width) - full_bits[opener]
+    rest = run_values - full_before
+    bits[row[opener]] += length[np.searchsorted(length, rest * run_width)] - full_bits[opener]
     return bits, num_packages
-
-
-def _least_length(lengths: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    return lengths[np.searchsorted(lengths, bits)]
 
 
 @dataclass(frozen=True)
@@ -273,7 +257,8 @@ class Connections:
         return ClusteredRows(self.rows.start, np.maximum(self.rows.indptr - first, 0), self.rows.indices[first:])
 
     @cached_property
-    def later_dense(self) -> ClusteredRows:
+    def later_own(self) -> ClusteredRows:
+        """`later` with the edges within a subgraph only."""
         return self.later.without(self.later.is_sparse())
 
     @cached_property
@@ -288,7 +273,7 @@ class Connections:
 
     @cached_property
     def own_arcs(self) -> np.ndarray:
-        return np.bincount(self.later_dense.indices, minlength=self.rows.num_rows)
+        return np.bincount(self.later_own.indices, minlength=self.rows.num_rows)
 
     @cached_property
     def copy_arcs(self) -> np.ndarray:

@@ -8,39 +8,36 @@ and its condensed region.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from hpcgnn.accelerators.condense_traffic import ENTRIES_A_RUN, FetchedLines, fetched_lines, source_lines
 from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.mega.events import added, combination_events, fused_events, later_events
-from hpcgnn.accelerators.mega.layer import Layer, PlacedRows, Places, places_of
-from hpcgnn.accelerators.mega.layout import (
-    Connections,
-    Layout,
-    Rules,
-    StoredRows,
-    bytes_of,
-    layout_of,
-    pieces,
-    requests,
-    stored_rows,
-)
+from hpcgnn.accelerators.mega.layer import Layer, PlacedRows, Places, added, pieces, places_of
+from hpcgnn.accelerators.mega.layout import Connections, Rules, layout_of, stored_rows
 from hpcgnn.accelerators.mega.units import (
     RowRequests,
     condense_cycles,
     copy_writes,
-    encoder_cycles,
     list_reads,
     region_offsets,
     row_cycles,
     source_cycles,
 )
-from hpcgnn.accelerators.rows import block_start_of, in_order, places_within, requests_of, runs_of, starts_of
-from hpcgnn.accelerators.schedule import NO_REQUESTS, AddressSpace, Blocks, Pass, Requests
-from hpcgnn.accelerators.workload import FeatureCounts, Product, Workload
+from hpcgnn.accelerators.schedule import (
+    NO_REQUESTS,
+    AddressSpace,
+    Blocks,
+    Pass,
+    Requests,
+    block_start_of,
+    in_order,
+    requests_of,
+    runs_of,
+    single_requests,
+)
+from hpcgnn.accelerators.workload import Workload, places_within, size_in_bytes, starts_of
 
 Run = tuple[int, int, list[Requests]]      # subgraphs first to last - 1, and their requests
 
@@ -83,16 +80,12 @@ def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
         yield from ((first, last, []) for first, last in runs_of(rows.indptr[rows.start], ENTRIES_A_RUN))
         return
     how, buffer = layer.rules.sparse_reads, layer.rules.row_buffer
-    rows = layer.connections.later if how == "gather" else layer.connections.later_dense
+    rows = layer.connections.later if how == "gather" else layer.connections.later_own
     for run in fetched_lines(rows, layer.row_bytes, buffer.dense() if how == "condense" else buffer, ENTRIES_A_RUN):
         first, last = run.first_cluster, run.first_cluster + len(run.start) - 1
         parts = [_fetched(run, layer, places, in_order=how != "gather")]
-        if how == "condense":
-            parts.append(_regions(first, last, layer, places))
-        elif how == "source":
-            parts.append(_by_source(first, last, layer, places))
-        elif how == "arc":
-            parts.append(_by_arc(first, last, layer, places))
+        if how in OTHER_ROWS:
+            parts.append(OTHER_ROWS[how](first, last, layer, places))
         yield first, last, parts
 
 
@@ -105,7 +98,7 @@ def _fetched(run: FetchedLines, layer: Layer, places: Places, in_order: bool) ->
 
 def _regions(first: int, last: int, layer: Layer, places: Places) -> Requests:
     offset = region_offsets(layer.connections.regions, layer.row_bytes, layer.rules.row_buffer)[first:last + 1]
-    return requests(np.arange(last - first), places.regions + offset[:-1], np.diff(offset), "condensed rows")
+    return single_requests("condensed rows", np.arange(last - first), places.regions + offset[:-1], np.diff(offset))
 
 
 def _by_source(first: int, last: int, layer: Layer, places: Places) -> Requests:
@@ -126,8 +119,11 @@ def _by_arc(first: int, last: int, layer: Layer, places: Places) -> Requests:
     begin = source[is_sparse] * layer.row_bytes
     first_line = begin // line_bytes
     num_lines = (begin + layer.row_bytes - 1) // line_bytes - first_line + 1
-    return requests(block[is_sparse], places.combined + first_line * line_bytes, num_lines * line_bytes,
-                    "combined rows")
+    return single_requests("combined rows", block[is_sparse], places.combined + first_line * line_bytes,
+                           num_lines * line_bytes)
+
+
+OTHER_ROWS = {"condense": _regions, "source": _by_source, "arc": _by_arc}      # requests for rows of other subgraphs
 
 
 def _lines(block: np.ndarray, line: np.ndarray, layer: Layer, places: Places) -> Requests:
@@ -148,26 +144,25 @@ def aggregating_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
             continue
         bounds = np.arange(first, last + 1)
         rows = layer.connections.rows.start[bounds]
-        reads = [pieces(layer.later_edge_end, bounds, places.later_edges, "edges")]
+        reads = [pieces("edges", layer.later_edge_end, bounds, places.later_edges)]
         if not layer.is_kept:
             own = np.maximum(np.arange(layer.num_rows + 1), layer.connections.num_fused_rows) * layer.own_row_bytes
-            reads.append(pieces(own, rows, places.own, "combined rows"))
+            reads.append(pieces("combined rows", own, rows, places.own))
         read = in_order(*(part._replace(block=part.block - skipped) for part in reads + parts))
         writes = in_order(*(layer.target.written(rows[skipped:]) if layer.target else [NO_REQUESTS]))
-        yield Blocks(cycles[first + skipped:last], read, writes, later_events(layer, first + skipped, last, read))
+        yield Blocks(cycles[first + skipped:last], read, writes, layer.later_events(first + skipped, last, read))
 
 
 def _cycles(layer: Layer) -> np.ndarray:
     # (num_subgraphs, 2) int64: cycles in the Aggregation Engine and in the Encoder.
     arcs, dim, rules = layer.connections, layer.product.aggregated_dim, layer.rules
     own = source_cycles(arcs.own_arcs, dim, rules)
-    if layer.has_own_half:
+    if layer.product.own_dim:
         is_later = (np.arange(layer.num_rows) >= arcs.num_fused_rows).astype(np.int64)
         own = own + source_cycles(is_later, dim, rules)
     aggregation = arcs.sums_by_subgraph(own, source_cycles(arcs.copy_arcs, dim, rules))
     aggregation += (aggregation > 0) * rules["aggregation_fill"]
-    num_rows = np.diff(arcs.rows.start)
-    return np.stack([aggregation, encoder_cycles(num_rows * layer.encodes, layer.output_dim, rules)], axis=1)
+    return np.stack([aggregation, layer.encoder_cycles(np.diff(arcs.rows.start))], axis=1)
 
 
 BLOCKS_A_RUN = 4096
@@ -194,8 +189,10 @@ def combining_blocks(layer: Layer, places: Places) -> Iterator[Blocks]:
         reads.append(_of_rows(lists, run, places.lists, "lists"))
         writes = [*_writes(layer, places, run, is_last), _of_rows(copies, run, places.regions, "condensed rows")]
         read, written = in_order(*reads), in_order(*writes)
+        rows = slice(int(run[0]), int(run[-1]))
         yield Blocks(_combining_cycles(layer, cycles, run, is_last), read, written,
-                     _events(layer, run, is_last, read, written))
+                     added(layer.combination_events(rows, read, written),
+                           layer.fused_events(rows, is_last, read, written)))
 
 
 def _cycle_ends(layer: Layer) -> dict[str, np.ndarray]:
@@ -203,7 +200,7 @@ def _cycle_ends(layer: Layer) -> dict[str, np.ndarray]:
     of_rows = {"combination": row_cycles(product.rows.nonzeros, layer.stored.width, product.combined_dim, rules)}
     if product.aggregated_dim:
         is_fused = np.arange(layer.num_rows) < arcs.num_fused_rows
-        own = source_cycles(is_fused.astype(np.int64) * layer.has_own_half, product.aggregated_dim, rules)
+        own = source_cycles(is_fused.astype(np.int64) * bool(product.own_dim), product.aggregated_dim, rules)
         of_rows["aggregation"] = source_cycles(arcs.fused_arcs, product.aggregated_dim, rules) + own
     if layer.condenses:
         of_rows["condense"] = condense_cycles(arcs.regions, arcs.num_fused, layer.num_rows, layer.row_bytes, rules)
@@ -216,12 +213,12 @@ def _combining_cycles(layer: Layer, ends: Mapping[str, np.ndarray], run: np.ndar
     of_blocks = {name: np.diff(end[run]) for name, end in ends.items()}
     combination = of_blocks["combination"] + (num_rows > 0) * rules["combination_fill"]
     if not layer.product.aggregated_dim:
-        return np.stack([combination, encoder_cycles(num_rows * layer.encodes, layer.output_dim, rules)], axis=1)
+        return np.stack([combination, layer.encoder_cycles(num_rows)], axis=1)
     aggregation = of_blocks["aggregation"] + (of_blocks["aggregation"] > 0) * rules["aggregation_fill"]
     aggregation = np.maximum(aggregation, of_blocks.get("condense", 0))
     encoder = np.zeros(len(num_rows), np.int64)
     if is_last:
-        encoder[-1] = encoder_cycles(layer.connections.num_fused_rows * layer.encodes, layer.output_dim, rules)
+        encoder[-1] = layer.encoder_cycles(layer.connections.num_fused_rows)
     return np.stack([combination, aggregation, encoder], axis=1)
 
 
@@ -232,7 +229,7 @@ def _reads(layer: Layer, places: Places, run: np.ndarray) -> list[Requests]:
     if layer.source:
         parts += layer.source.read(run)
     if layer.product.aggregated_dim:
-        parts.append(pieces(layer.fused_edge_end, run, places.fused_edges, "edges"))
+        parts.append(pieces("edges", layer.fused_edge_end, run, places.fused_edges))
     return parts
 
 
@@ -241,8 +238,8 @@ def _writes(layer: Layer, places: Places, run: np.ndarray, is_last: bool) -> lis
     if not layer.is_kept:
         row = np.arange(layer.num_rows + 1)
         written = np.maximum(row, fused) if layer.condenses else row
-        parts += [pieces(written * layer.row_bytes, run, places.combined, "combined rows"),
-                  pieces(np.maximum(row, fused) * layer.own_row_bytes, run, places.own, "combined rows")]
+        parts += [pieces("combined rows", written * layer.row_bytes, run, places.combined),
+                  pieces("combined rows", np.maximum(row, fused) * layer.own_row_bytes, run, places.own)]
     if not layer.target:
         return parts
     if not layer.product.aggregated_dim:
@@ -256,45 +253,20 @@ def _writes(layer: Layer, places: Places, run: np.ndarray, is_last: bool) -> lis
 def _of_rows(asked: RowRequests, run: np.ndarray, address: int, kind: str) -> Requests:
     first, last = np.searchsorted(asked.row, run[[0, -1]])
     block = np.searchsorted(run, asked.row[first:last], "right") - 1
-    return requests(block, address + asked.offset[first:last], asked.num_bytes[first:last], kind)
-
-
-def _events(layer: Layer, run: np.ndarray, is_last: bool, reads: Requests, writes: Requests) -> dict[str, int]:
-    rows = slice(int(run[0]), int(run[-1]))
-    return added(combination_events(layer, rows, reads, writes), fused_events(layer, rows, is_last, reads, writes))
+    return single_requests(kind, block, address + asked.offset[first:last], asked.num_bytes[first:last])
 
 
 def _layers(rules: Rules, workload: Workload, space: AddressSpace) -> Iterator[Layer]:
     layout = layout_of(workload, rules)
-    known: dict = {}
-    products = [_ordered(product, layout.subgraphs.order) for product in workload.products]
+    known: dict[bytes, Connections] = {}
+    products = [product.ordered(layout.subgraphs.order) for product in workload.products]
     stored = [stored_rows(product.rows, rules) for product in products]
-    placed = [_placed(rows, space) if i == 0 or rows.num_bytes > rules.half("input") else None
-              for i, rows in enumerate(stored)]
-    placed.append(_placed_sums(products[-1], rules, space))
+    placed = [PlacedRows(space.place(rows.value_end), space.place(rows.position_end))
+              if i == 0 or rows.num_bytes > rules.half("input") else None for i, rows in enumerate(stored)]
+    sums = np.arange(workload.num_nodes + 1) * size_in_bytes(products[-1].result_dim, rules["sum_bits"])
+    placed.append(PlacedRows(space.place(sums), np.zeros_like(sums)))
     for i, product in enumerate(products):
-        following = stored[i + 1] if i + 1 < len(products) else None
-        yield Layer(rules, product, stored[i], _connections(layout, product, rules, known), placed[i], placed[i + 1],
-                    following)
-
-
-def _ordered(product: Product, order: np.ndarray) -> Product:
-    rows = product.rows
-    return replace(product, rows=FeatureCounts(rows.nonzeros[order], rows.bit_width[order], rows.dim))
-
-
-def _connections(layout: Layout, product: Product, rules: Rules, known: dict[bytes, Connections]) -> Connections:
-    rows = layout.rows(product.aggregated_dim, rules) if product.aggregated_dim else layout.subgraphs.rows
-    num_fused = int(bool(rules["fuse_first_subgraph"]))
-    return known.setdefault(rows.start.tobytes(), Connections(rows, num_fused))
-
-
-def _placed(rows: StoredRows, space: AddressSpace) -> PlacedRows:
-    return PlacedRows(rows.value_end, rows.position_end, space.reserve(rows.value_end[-1]),
-                      space.reserve(rows.position_end[-1]))
-
-
-def _placed_sums(product: Product, rules: Rules, space: AddressSpace) -> PlacedRows:
-    dim, number = product.aggregated_dim or product.combined_dim, np.arange(product.rows.num_rows + 1)
-    return PlacedRows(number * bytes_of(dim, rules["sum_bits"]), number * 0, space.reserve(
-        product.rows.num_rows * bytes_of(dim, rules["sum_bits"])), 0)
+        rows = layout.rows(product.aggregated_dim, rules) if product.aggregated_dim else layout.subgraphs.rows
+        connections = known.setdefault(rows.start.tobytes(), Connections(rows, int(bool(rules["fuse_first_subgraph"]))))
+        yield Layer(rules, product, stored[i], connections, placed[i], placed[i + 1],
+                    stored[i + 1] if i + 1 < len(products) else None)

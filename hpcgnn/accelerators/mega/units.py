@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcgnn.accelerators.condense_traffic import BYTES_AN_ID, Buffer
-from hpcgnn.accelerators.mega.layout import Rules, bytes_of
-from hpcgnn.accelerators.rows import places_within, starts_of
+from hpcgnn.accelerators.mega.layout import Rules
+from hpcgnn.accelerators.workload import places_within, size_in_bytes, starts_of
 from hpcgnn.partition.condense import CondensedRegions
 
 
@@ -31,11 +31,6 @@ def source_cycles(num_arcs: np.ndarray, aggregated_dim: int, rules: Rules) -> np
     if aggregated_dim > units:
         return num_arcs * -(-aggregated_dim // units)
     return -(-num_arcs // (units // aggregated_dim))
-
-
-def encoder_cycles(num_rows: np.ndarray | int, dim: int, rules: Rules):
-    """Cycles in which rows are quantized and encoded, 32 values at a time and row by row (§V-D)."""
-    return num_rows * -(-dim // rules.units("encoder"))
 
 
 def fed_bits(width: np.ndarray, rules: Rules) -> np.ndarray:
@@ -161,7 +156,7 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
     row_end : (num_rows + 1,) int64    running sum of the rows' bytes in the Input Buffer; zeros if all are there
     count : (num_rows,) int64          nonzeros of a row
     """
-    half, weight_row_bytes = rules.half("weight"), bytes_of(combined_dim, rules["weight_bits"])
+    half, weight_row_bytes = rules.half("weight"), size_in_bytes(combined_dim, rules["weight_bits"])
     num_bytes = dim * weight_row_bytes
     count_end = starts_of(count)
     windows = _windows([(row_end, rules.half("input"))])
@@ -170,7 +165,7 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
     scarce = _windows([(row_end, rules.half("input")), (count_end, max(half // weight_row_bytes, 1))])
     needed = np.diff(count_end[scarce])
     streamed_bytes = (len(windows) - 1) * num_bytes
-    if dim * bytes_of(rules.pes_per_tile, rules["weight_bits"]) <= half and (
+    if dim * size_in_bytes(rules.pes_per_tile, rules["weight_bits"]) <= half and (
             streamed_bytes <= int(needed.sum()) * weight_row_bytes):
         load = np.arange(len(windows) - 1)
         return WeightLoads("streamed", windows, load, np.zeros_like(load), np.full_like(load, num_bytes))
