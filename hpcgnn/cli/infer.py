@@ -148,9 +148,8 @@ def store_packages(run, folder: Path) -> None:
 def run_in_batches(run, cut, aggregation: str = "auto"):
     """Collective: the DealtRun that predicts like an IntegerRun, in batches of a ClusterCut."""
     from hpcgnn.lowbit.inference.dealt import DealtBatches, DealtRun
-    from hpcgnn.run.launch import together
 
-    coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree)).coded()
+    coded = run.rows.coded()
     dealt = DealtBatches.deal(run.comm, run.part, cut.clusters, cut.batch_size, keeps_all=cut.between_clusters)
     return DealtRun(dealt, run.model, coded.codes, run.in_degree, aggregation, run.device)
 

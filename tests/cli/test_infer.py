@@ -99,8 +99,9 @@ def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, sha
 def test_packed_features_give_the_same_bits_and_are_multiplied_from_in_every_pass(hpcgnn, shards, shared_path,
                                                                                   monkeypatch, kind):
     path, multiplied = model_file(shared_path / "m.h5", kind), []
-    product = coded_rows.package_product
-    monkeypatch.setattr(coded_rows, "package_product", lambda *rows: multiplied.append(rows) or product(*rows))
+    product = coded_rows.combine_packages
+    monkeypatch.setattr(coded_rows, "combine_packages",
+                        lambda *rows, **bits: multiplied.append(rows) or product(*rows, **bits))
     for out, flags in (("codes.h5", []), ("packed.h5", ["--set", "pack_features=true"])):
         assert not multiplied
         status, printed, complaints = hpcgnn("infer", path, shards, "--repeat", 2, "--out", shared_path / out, *flags)
@@ -250,7 +251,7 @@ def alone_in_batches(path, folder):
     from hpcgnn.lowbit.inference.dealt import DealtBatches, DealtRun
 
     run = alone(path, folder)
-    codes = run.rows.coded(run.model.convolutions[0].rows, run.in_degree).coded().codes
+    codes = run.rows.coded().codes
     dealt = DealtBatches.deal(MPI.COMM_SELF, run.part, 40, 2)
     logits, _ = DealtRun(dealt, run.model, codes, run.in_degree, "gather").forward()
     out = logits.copy()

@@ -8,14 +8,15 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.lowbit.training.protected import TrackedRange, protection_by_degree
 from hpcgnn.lowbit.training.quantizer import (
     ColumnQuantizer,
     Nodes,
     RowQuantizer,
+    TrackedRange,
     WeightQuantizer,
     fake_quantize,
     look_up,
+    protection_by_degree,
     round_through,
     search_steps,
     take_nearest,

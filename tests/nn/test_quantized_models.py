@@ -16,8 +16,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
 from hpcgnn.lowbit.training import models as quantized_models
 from hpcgnn.lowbit.training.models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizationScheme, QuantizedStack, calibrate
-from hpcgnn.lowbit.training.protected import draw_protected
-from hpcgnn.lowbit.training.quantizer import MAX_DEGREES, count_in_degrees
+from hpcgnn.lowbit.training.quantizer import MAX_DEGREES, count_in_degrees, draw_protected
 from hpcgnn.nn.models import ModelShape, build_model
 
 KINDS = ("gcn", "sage", "gin", "gat")

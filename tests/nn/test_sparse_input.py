@@ -9,9 +9,9 @@ import pytest
 import torch
 from mpi4py import MPI
 
+from hpcgnn.lowbit.training.convolutions import SPARSE_SHARE, SparseInput
 from hpcgnn.lowbit.training.models import QuantizationScheme, QuantizedStack
 from hpcgnn.lowbit.training.quantizer import Nodes
-from hpcgnn.lowbit.training.sparse_input import SPARSE_SHARE, SparseInput
 from hpcgnn.nn.models import ModelShape, build_model
 
 # At 8 bits a mapped value on the edge of two codes, which rounding tips over, changes little.

@@ -1,14 +1,15 @@
-"""Rows as codes with a step per row: as bytes, as bits, or as packages.
+"""Rows as codes with a step per row, value = code · step: as bytes, as bits, or as packages.
 
-Floats, packages and sums become codes here. Example: rows of in-degree 3 have step 0.5 and 2 bits without a sign; then
-(0.4, 1.1, 9.0) has codes (1, 2, 3), which stand for (0.5, 1.0, 1.5).
+Each form has `step`, (n,) float32, and two methods: `product` multiplies codes of some rows with weights, `packages`
+returns the codes as Adaptive-Packages, each row at its own width. Floats, packages and sums become codes here. Example:
+rows of in-degree 3 have step 0.5 and 2 bits without a sign; then (0.4, 1.1, 9.0) has codes (1, 2, 3), which stand for
+(0.5, 1.0, 1.5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,25 +24,6 @@ from hpcgnn.ops.row_codes import RowBits
 
 ONE = np.ones(1, np.float32)
 BLOCK_ELEMENTS = 1 << 20     # of int32 that are in memory at a time
-
-
-class LayerRows(Protocol):
-    """The rows that a layer reads: value = code · step of the row.
-
-    step : (n,) float32
-    """
-
-    @property
-    def step(self) -> np.ndarray: ...
-
-    def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-        """Return codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.
-
-        Raises KernelError if a sum over the columns could pass 32 bits.
-        """
-
-    def packages(self) -> PackagedRows:
-        """Return the codes as Adaptive-Packages, each row at its own width."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +42,10 @@ class CodedRows:
                    int(scale.bit_width.max()))
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+        """Codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.
+
+        Raises KernelError if a sum over the columns could pass 32 bits.
+        """
         return product_of(self.codes[first:stop], self.bit_width, weights)
 
     def packages(self) -> PackagedRows:
@@ -86,6 +72,16 @@ class BitRows:
     def step(self) -> np.ndarray:
         return self.scale.step[self.scale.entry(self.in_degree)]
 
+    @property
+    def form(self) -> str:
+        # The widths that the scale allows are the same on all ranks; the widths that occur may differ.
+        low, high = self.scale.bit_width.min(), self.scale.bit_width.max()
+        return f"codes of {high} bits" if low == high else f"codes of {low} to {high} bits"
+
+    @property
+    def num_bytes(self) -> int:
+        return self.bits.nbytes
+
     def coded(self) -> CodedRows:
         limit = self.scale.max_code.astype(np.float32)[self.scale.entry(self.in_degree)]
         return CodedRows(self.bits.codes(), self.step, limit, int(self.scale.bit_width.max()))
@@ -104,15 +100,20 @@ class PackedCodes:
     packed: PackagedRows
     step: np.ndarray
 
-    @classmethod
-    def of(cls, coded: CodedRows) -> PackedCodes:
-        return cls(coded.packages(), coded.step)
+    form = "packed codes"
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.packed.stored_bits.values()) // 8 + self.step.nbytes
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-        return package_product(self.packed, first, stop, weights)
+        return combine_packages(self.packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)
 
     def packages(self) -> PackagedRows:
         return self.packed
+
+
+LayerRows = CodedRows | BitRows | PackedCodes      # what a layer reads
 
 
 def row_blocks(start: int, stop: int, dim: int) -> Iterator[tuple[int, int]]:
@@ -149,8 +150,3 @@ def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.nda
     """
     return combine(torch.from_numpy(codes), torch.from_numpy(weights.codes), code_bits=code_bits,
                    weight_bits=weights.scale.bit_width).numpy()
-
-
-def package_product(packed: PackagedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-    """Return rows first .. stop - 1 times weights.codes.T, int32; errors as `combine_packages`."""
-    return combine_packages(packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)

@@ -7,8 +7,9 @@ so the integers of a row do not depend on its rank, its batch or its place. Two 
     compiled          models that sum their neighbors: a block of one rank's rows goes through all that lies between two
                       exchanges while it is in the cache, and a batch goes through all layers
 
-A `Neighborhood` has what differs between a graph and batches: `RankNeighborhood` fetches the codes of halo rows, and
-sums central rows while they travel; `BatchNeighborhood` sums each batch by tiles of bits or by gathering.
+A neighborhood has what differs between a graph and batches: `RankNeighborhood` fetches the codes of halo rows, and sums
+central rows while they travel; `BatchNeighborhood` sums each batch by tiles of bits or by gathering. Sums come in
+blocks (first row, block), which cover rows 0 .. n - 1 in order. A block is valid until the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -228,43 +229,9 @@ def _mean_of_heads(rows: np.ndarray, num_heads: int) -> np.ndarray:
     return total / np.float32(num_heads)
 
 
-class Neighborhood(Protocol):
-    """The rows of one pass and their in-neighbors.
-
-    Sums come in blocks (first row, block), which cover rows 0 .. n - 1 in order. A block is valid until the next one.
-    """
-
-    in_degree: np.ndarray      # (n,) in the whole graph; chooses steps and widths
-
-    def row_factor(self, reduction: str) -> np.ndarray | None:
-        """Return `hpcgnn.graph.reductions.degree_factor` of the rows, (n,) float32, or None for sum."""
-
-    def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: yield exact sums over in-neighbors, (first, (m, dim) contiguous int32).
-
-        Codes, (n, dim) int8, have a magnitude below 2**(bit_width - 1).
-        """
-
-    def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
-                 num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: yield attention over in-neighbors and the row itself, (first, (m, dim) float32).
-
-        `vectors`, (2, dim) float64, are in units of a code; see `hpcgnn.ops.integer_rows`.
-        """
-
-    def compiled(self, model: IntegerModel, rows: LayerRows | None, keeps_codes: bool) -> Compiled | None:
-        """Passes of a model that sums its neighbors; None if they are better run layer by layer."""
-
-
-class Compiled(Protocol):
-    @property
-    def row_bytes(self) -> int: ...
-
-    def forward(self, observe: Callable[[LayerRows], None] | None) -> Answer:
-        """Collective on a graph: see `forward_codes`."""
-
-
 class RankNeighborhood:
+    """The rows of one rank; `in_degree`, (n,), is counted in the whole graph and chooses steps and widths."""
+
     def __init__(self, part: Partition, exchange: CodeExchange):
         self._part, self._exchange = part, exchange
         self.in_degree = part.in_degree[:part.num_inner]
@@ -278,13 +245,19 @@ class RankNeighborhood:
         return CompiledGraph(model, self._part, self._exchange, rows, keeps_codes)
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: see `Neighborhood`."""
+        """Collective: yield exact sums over in-neighbors, (first, (m, dim) contiguous int32).
+
+        Codes, (n, dim) int8, have a magnitude below 2**(bit_width - 1).
+        """
         for first, stop, table in self._readable(codes, bit_width):
             yield first, sum_codes(self._part.indptr[first:stop + 1], self._part.indices, table)
 
     def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
                  num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Collective: see `Neighborhood`."""
+        """Collective: yield attention over in-neighbors and the row itself, (first, (m, dim) float32).
+
+        `vectors`, (2, dim) float64, are in units of a code; see `hpcgnn.ops.integer_rows`.
+        """
         part, scores = self._part, score_codes(codes, vectors, num_heads)
         for first, stop, table in self._readable(codes, bit_width):
             # Halo rows are scored here, from the same codes to the same integers as by their owners.
@@ -359,7 +332,7 @@ class CompiledGraph:
 
 
 class BatchNeighborhood:
-    """Sums of packed batches; see `Neighborhood`.
+    """Sums of packed batches.
 
     `costs` decide if `aggregation` is "auto"; None is this machine's. "tiles" and "gather" are other choices, any other
     word raises ConfigError.
@@ -434,6 +407,9 @@ class BatchNeighborhood:
         self.counts.by_gather += int((~takes_tiles).sum())
         self.counts.num_places += int(places)
         self.counts.num_jumped += int(places - self._shapes.num_tiles[takes_tiles].sum())
+
+
+Neighborhood = RankNeighborhood | BatchNeighborhood
 
 
 class CompiledBatches:

@@ -1,10 +1,9 @@
-"""One rank's shard, read once: its part, and its input rows as floats, packages or codes of the first convolution."""
+"""One rank's shard, read once: its part, and its input rows as floats or packages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.plan import check_peers
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.lowbit.inference.coded_rows import BitRows, CodedRows, LayerRows, PackedCodes, code_packages, code_rows
+from hpcgnn.lowbit.inference.coded_rows import CodedRows, code_packages, code_rows
 from hpcgnn.lowbit.integer_model import RowScale
 from hpcgnn.lowbit.package import PackagedRows
 from hpcgnn.lowbit.package_shards import floats_of, load_packages
@@ -24,23 +23,10 @@ from hpcgnn.shards.reader import check_num_parts, load_part, open_part
 from hpcgnn.shards.schema import GraphInfo, part_file
 
 
-class InputRows(Protocol):
-    """Rows of one rank."""
-
-    @property
-    def form(self) -> str:
-        """Such as "float32", "packages", "codes of 2 to 4 bits" or "packed codes"."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes in memory, before the compression of the shard."""
-
-    def coded(self, scale: RowScale, in_degree: np.ndarray) -> LayerRows:
-        """Return codes of all rows; KernelError for NaN, or negative values where codes have no sign."""
-
-
 @dataclass(frozen=True)
 class FloatRows:
+    """Rows of one rank; `num_bytes` are in memory, before the compression of the shard."""
+
     rows: np.ndarray
 
     @property
@@ -52,6 +38,7 @@ class FloatRows:
         return self.rows.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
+        """Codes of all rows; KernelError for NaN, or negative values where codes have no sign."""
         return code_rows(scale, self.rows, in_degree)
 
 
@@ -71,51 +58,9 @@ class PackageRows:
 
 
 @dataclass(frozen=True)
-class BitInput:
-    bits: BitRows
-
-    @classmethod
-    def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> BitInput:
-        coded: Any = rows.coded(scale, in_degree)
-        return cls(BitRows.of(coded, scale, in_degree))
-
-    @property
-    def form(self) -> str:
-        # The widths that the scale allows are the same on all ranks; the widths that occur may differ.
-        low, high = self.bits.scale.bit_width.min(), self.bits.scale.bit_width.max()
-        return f"codes of {high} bits" if low == high else f"codes of {low} to {high} bits"
-
-    @property
-    def num_bytes(self) -> int:
-        return self.bits.bits.nbytes
-
-    def coded(self, scale: RowScale, in_degree: np.ndarray) -> BitRows:
-        return self.bits
-
-
-@dataclass(frozen=True)
-class PackedInput:
-    codes: PackedCodes
-
-    form = "packed codes"
-
-    @classmethod
-    def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> PackedInput:
-        coded: Any = rows.coded(scale, in_degree)
-        return cls(PackedCodes.of(coded))
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(self.codes.packed.stored_bits.values()) // 8 + self.codes.step.nbytes
-
-    def coded(self, scale: RowScale, in_degree: np.ndarray) -> PackedCodes:
-        return self.codes
-
-
-@dataclass(frozen=True)
 class StoredPart:
     part: Partition      # without features
-    rows: InputRows      # FloatRows or PackageRows
+    rows: FloatRows | PackageRows
     path: Path
 
     @classmethod
@@ -127,10 +72,9 @@ class StoredPart:
 
     def with_floats(self) -> Partition:
         """The part with features; ShardError if packages are damaged."""
-        rows: Any = self.rows      # FloatRows or PackageRows
-        if isinstance(rows, FloatRows):
-            return replace(self.part, features=rows.rows)
-        return replace(self.part, features=floats_of(rows.packed, rows.scale, self.path))
+        rows = self.rows
+        return replace(self.part, features=rows.rows if isinstance(rows, FloatRows)
+                       else floats_of(rows.packed, rows.scale, self.path))
 
     def shared_with(self, graph: LocalGraph) -> StoredPart:
         """Return this part with the rows of `graph` if they are the same, so that memory holds float32 rows once."""
@@ -146,7 +90,7 @@ def _read(shards: Path, number: int, num_parts: int, info: GraphInfo) -> StoredP
     with open_part(shards, number, info) as file:
         part = load_part(file, path, number, info, expands_packages=False)
         if info.feature_dtype == PACKAGE:
-            rows: InputRows = PackageRows(*load_packages(file, path, part.num_inner, info.num_features))
+            rows: FloatRows | PackageRows = PackageRows(*load_packages(file, path, part.num_inner, info.num_features))
         else:
             rows = FloatRows(part.features)
     return StoredPart(replace(part, features=np.empty((part.num_inner, 0), np.float32)), rows, path)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,9 +22,10 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.lowbit.formats import StoredSize, sizes
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
+from hpcgnn.lowbit.inference.coded_rows import BitRows, PackedCodes
 from hpcgnn.lowbit.inference.device_pass import DevicePass
 from hpcgnn.lowbit.inference.host_pass import Answer, HostPass, RankNeighborhood
-from hpcgnn.lowbit.inference.input_rows import BitInput, PackedInput, StoredPart
+from hpcgnn.lowbit.inference.input_rows import StoredPart
 from hpcgnn.lowbit.inference.model_source import classes_of_model
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
@@ -67,7 +68,7 @@ class IntegerRun:
     # form and bytes of this rank's input rows in its shard
     stored_form: str
     stored_bytes: int
-    rows: Any                           # InputRows, as kept for passes
+    rows: BitRows | PackedCodes         # what the first convolution reads
     exchange: CodeExchange
     objective: Objective
     device: torch.device | None = None  # None is the host
@@ -85,8 +86,9 @@ class IntegerRun:
         part = stored.part
         together(comm, lambda: refuse_edge_weights(part))
         scale, in_degree = model.convolutions[0].rows, part.in_degree[:part.num_inner]
-        kept = PackedInput if packs_features else BitInput
-        rows = together(comm, lambda: kept.of(stored.rows, scale, in_degree))
+        coded = together(comm, lambda: stored.rows.coded(scale, in_degree))
+        rows = together(comm, lambda: PackedCodes(coded.packages(), coded.step) if packs_features
+                        else BitRows.of(coded, scale, in_degree))
         part = replace(part, labels=together(comm, lambda: as_trained(part.labels, info, classes_of_model(model))))
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         exchange = CodeExchange(comm, ExchangePlan.build(part))
@@ -113,11 +115,10 @@ class IntegerRun:
         if self.device is None:
             return self._host_pass()
         return together(self.comm, lambda: DevicePass.over_graph(
-            self.model, self.part, self.exchange, self.rows.coded(None, None).coded(), self.device))
+            self.model, self.part, self.exchange, cast(BitRows, self.rows).coded(), self.device))
 
     def _host_pass(self, keeps_codes: bool = False) -> HostPass:
-        coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
-        return HostPass(self.model, RankNeighborhood(self.part, self.exchange), coded, keeps_codes)
+        return HostPass(self.model, RankNeighborhood(self.part, self.exchange), self.rows, keeps_codes)
 
     def row_steps(self) -> list[np.ndarray]:
         return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]

@@ -2,39 +2,171 @@
 
 Weights are the float convolutions' own; quantizers come from a scheme. `hpcgnn.lowbit.integer_model` has the formula of
 each kind.
+
+Constant input rows that are mostly zeros, such as word counts, are quantized, dropped out and mapped value by value
+(`SparseInput`). Example: 2,708 rows of 1,433 columns with 49,216 values; a dense layer reads 3.9 million numbers, a
+sparse one 49,216.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from hpcgnn.config import TrainConfig, parse_protection
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lowbit.integer_model import IntegerConvolution
-from hpcgnn.lowbit.training.quantizer import Nodes
-from hpcgnn.lowbit.training.sparse_input import DenseRows, SparseInput, SparseValues
+from hpcgnn.lowbit.training.quantizer import (
+    ColumnQuantizer,
+    LargestWeightQuantizer,
+    Nodes,
+    RowQuantizer,
+    TrackedColumnQuantizer,
+    TrackedRowQuantizer,
+    WeightQuantizer,
+)
 from hpcgnn.nn.attention import SLOPE, GATConvolution
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.linear import linear
-from hpcgnn.ops.attention import attend
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_weighted
+from hpcgnn.ops.attention import attend, sampled_products
+from hpcgnn.ops.cuda.resident import resident
+from hpcgnn.ops.pointwise import dropout
+
+FIRST_BITS = 4       # at which rows are fitted, before their widths are chosen
+LEARNS_WIDTHS = ("degree-aware", "layer-aware")
+SHRINKING = (*LEARNS_WIDTHS, "calibrated")    # rows with fewer codes get fewer bits
+BY_LAYER = ("layer-aware", "uniform")         # all rows of a layer share step and width
+
+
+SPARSE_SHARE = 0.25      # rows with at most this share of non-zero values are sparse
+
+
+@dataclass(frozen=True)
+class QuantizationScheme:
+    name: str  # {"degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
+    bits: int                                     # of weights and mapped rows
+    row_bits: int                                 # of rows; the starting width where widths are learned
+    target_kb: float = 0.0  # of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits per value
+    size_weight: float = 1.0                      # lambda of Eq. (5)
+    is_local: bool = False  # steps and widths of rows and mapped rows follow their own error, not the loss
+    protection: tuple[float, float] = (0.0, 0.0)  # (low, high), probabilities, of degree-quant
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> QuantizationScheme:
+        row_bits = FIRST_BITS if config.quantize in LEARNS_WIDTHS else config.quantize_bits
+        return cls(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
+                   config.quantize_gradient == "local", parse_protection(config.protect))
+
+    @property
+    def learns_width(self) -> bool:
+        return self.name in LEARNS_WIDTHS
+
+
+class QuantizerMaker:
+    """Makes the quantizers of a scheme; counts, (num_entries,) int64, has the whole graph's nodes by in-degree."""
+
+    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
+        self._scheme, self._comm, self._num_nodes = scheme, comm, int(counts.sum())
+        self._counts = counts.sum(keepdims=True) if scheme.name in BY_LAYER else counts
+        self._is_tracked = scheme.name == "degree-quant"
+
+    def rows(self, dim: int, is_signed: bool) -> RowQuantizer | TrackedRowQuantizer:
+        scheme = self._scheme
+        if self._is_tracked:
+            return TrackedRowQuantizer(self._comm, dim, self._num_nodes, scheme.row_bits, is_signed)
+        return RowQuantizer(self._comm, dim, self._counts, scheme.row_bits, is_signed, scheme.learns_width,
+                            scheme.name in SHRINKING, scheme.is_local)
+
+    def columns(self, dim: int) -> ColumnQuantizer | TrackedColumnQuantizer:
+        if self._is_tracked:
+            return TrackedColumnQuantizer(self._comm, dim, self._scheme.bits)
+        return ColumnQuantizer(self._comm, dim, self._num_nodes, self._scheme.bits, self._scheme.is_local)
+
+    def weights(self, out_dim: int) -> WeightQuantizer | LargestWeightQuantizer:
+        if self._is_tracked:
+            return LargestWeightQuantizer(self._scheme.bits)
+        return WeightQuantizer(out_dim, self._scheme.bits)
+
+
+@dataclass(frozen=True)
+class DenseRows:
+    rows: torch.Tensor
+
+    def dropped_out(self, graph: LocalGraph, probability: float) -> DenseRows:
+        return DenseRows(graph.dropout(self.rows, probability))
+
+    def mapped(self, weight: torch.Tensor) -> torch.Tensor:
+        return linear(self.rows, weight)
+
+
+class SparseInput:
+    """The non-zero values of (n, dim) float32 rows, (num_values, 1) float32 row after row, and their places.
+
+    node_id, (n,) int64, are global ids, so that dropout does not depend on the number of ranks.
+    """
+
+    def __init__(self, rows: torch.Tensor, node_id: np.ndarray):
+        num_rows, dim = rows.shape
+        self.rows = rows
+        self._row, column = rows.nonzero(as_tuple=True)
+        self.values = rows[self._row, column][:, None]
+        row, column = self._row.cpu().numpy(), column.cpu().numpy()
+        self.by_column = resident(np.argsort(column, kind="stable"))
+        self.matrix = _csr(row, column, num_rows, dim)
+        self.transposed = _csr(column[self.by_column], row[self.by_column], dim, num_rows)
+        self.value_id = resident(node_id[row] * dim + column)
+
+    def quantized(self, quantizer: nn.Module, nodes: Nodes) -> SparseValues:
+        """Quantize each value as a one-column row of its node; zeros fit any step."""
+        is_protected = None if nodes.is_protected is None else nodes.is_protected[self._row]
+        return SparseValues(self, quantizer(self.values, Nodes(nodes.in_degree[self._row], is_protected)))
+
+
+@dataclass(frozen=True)
+class SparseValues:
+    entries: SparseInput
+    values: torch.Tensor    # (num_values, 1) float32 at the places of `entries`
+
+    def dropped_out(self, graph: LocalGraph, probability: float) -> SparseValues:
+        key = graph.next_dropout(probability)
+        if key is None:
+            return self
+        return SparseValues(self.entries, dropout(self.values, probability, self.entries.value_id, key))
+
+    def mapped(self, weight: torch.Tensor) -> torch.Tensor:
+        return _SparseMap.apply(self.values, weight, self.entries)
+
+
+class _SparseMap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values: torch.Tensor, weight: torch.Tensor, entries: SparseInput) -> torch.Tensor:
+        columns = weight.t().contiguous()
+        ctx.save_for_backward(values, columns)
+        ctx.entries = entries
+        return multiply_weighted(entries.matrix, columns, values)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        (values, columns), entries = ctx.saved_tensors, ctx.entries
+        gradient = gradient.contiguous()
+        of_values = sampled_products(entries.matrix, gradient, columns, 1) if ctx.needs_input_grad[0] else None
+        of_columns = multiply_weighted(entries.transposed, gradient, values, entries.by_column)
+        return of_values, of_columns.t().contiguous(), None
+
+
+def _csr(row: np.ndarray, column: np.ndarray, num_rows: int, num_columns: int) -> SparseRows:
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=num_rows))])
+    return from_csr(indptr, column.astype(np.int32), num_columns)
+
 
 Rows = DenseRows | SparseValues
-
-
-class QuantizerMaker(Protocol):
-    def rows(self, dim: int, is_signed: bool) -> nn.Module:
-        """Make the quantizer of a layer's rows, with quantizer(rows, nodes), num_bits(), scale() and dim."""
-
-    def columns(self, dim: int) -> nn.Module:
-        """Make the quantizer of mapped rows, with quantizer(rows, nodes) and scale()."""
-
-    def weights(self, out_dim: int) -> nn.Module:
-        """Make the quantizer of weights, with quantizer(weight) and integers(weight)."""
 
 
 class QuantizedConvolution(nn.Module, ABC):
@@ -72,6 +204,10 @@ class QuantizedConvolution(nn.Module, ABC):
     def export(self) -> IntegerConvolution:
         """Return the convolution as integers, without the normalization after it."""
 
+    def _exported(self, weight: torch.Tensor, bias: torch.Tensor, **parts: Any) -> IntegerConvolution:
+        return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(weight), self.mapped.scale(),
+                                  array_of(bias), **parts)
+
     @abstractmethod
     def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
         """Collective: combine quantized rows with their neighbors'."""
@@ -99,10 +235,7 @@ class QuantizedGCN(QuantizedConvolution):
         return (graph.aggregate(graph.halo(mapped), "sum") + mapped) * scale + self.convolution.bias
 
     def export(self) -> IntegerConvolution:
-        weight = self.convolution.weight_neighbor
-        return IntegerConvolution(self.kind, self.rows.scale(),
-                                  self.neighbor.integers(weight), self.mapped.scale(),
-                                  _array(self.convolution.bias))
+        return self._exported(self.convolution.weight_neighbor, self.convolution.bias)
 
 
 class QuantizedSAGE(QuantizedConvolution):
@@ -120,10 +253,8 @@ class QuantizedSAGE(QuantizedConvolution):
         return graph.aggregate(graph.halo(mapped), "mean") + own + self.convolution.bias
 
     def export(self) -> IntegerConvolution:
-        weight = self.convolution.weight_neighbor
-        return IntegerConvolution(self.kind, self.rows.scale(),
-                                  self.neighbor.integers(weight), self.mapped.scale(),
-                                  _array(self.convolution.bias), own=self.own.integers(self.convolution.weight_self))
+        return self._exported(self.convolution.weight_neighbor, self.convolution.bias,
+                              own=self.own.integers(self.convolution.weight_self))
 
 
 class QuantizedGIN(QuantizedConvolution):
@@ -149,10 +280,9 @@ class QuantizedGIN(QuantizedConvolution):
 
     def export(self) -> IntegerConvolution:
         first, second = self.convolution.first, self.convolution.second
-        return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(first.weight),
-                                  self.mapped.scale(), _array(first.bias),
-                                  epsilon=self.convolution.epsilon.item(), second_rows=self.second_rows.scale(),
-                                  second=self.second.integers(second.weight), second_bias=_array(second.bias))
+        return self._exported(first.weight, first.bias, epsilon=self.convolution.epsilon.item(),
+                              second_rows=self.second_rows.scale(), second=self.second.integers(second.weight),
+                              second_bias=array_of(second.bias))
 
 
 class QuantizedGAT(QuantizedConvolution):
@@ -174,11 +304,9 @@ class QuantizedGAT(QuantizedConvolution):
 
     def export(self) -> IntegerConvolution:
         convolution = self.convolution
-        return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(convolution.weight),
-                                  self.mapped.scale(), _array(convolution.bias),
-                                  attention=_array(convolution.attention), heads=convolution.heads,
-                                  averages_heads=convolution.combine == "average")
+        return self._exported(convolution.weight, convolution.bias, attention=array_of(convolution.attention),
+                              heads=convolution.heads, averages_heads=convolution.combine == "average")
 
 
-def _array(parameter: torch.Tensor) -> np.ndarray:
+def array_of(parameter: torch.Tensor) -> np.ndarray:
     return parameter.detach().cpu().numpy().copy()

@@ -10,42 +10,37 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from hpcgnn.config import TrainConfig, parse_protection
+from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lowbit.integer_model import MAX_BIT_WIDTH, IntegerModel, Normalization
 from hpcgnn.lowbit.training.convolutions import (
+    SPARSE_SHARE,
+    QuantizationScheme,
     QuantizedConvolution,
     QuantizedGAT,
     QuantizedGCN,
     QuantizedGIN,
     QuantizedSAGE,
     QuantizerMaker,
-)
-from hpcgnn.lowbit.training.protected import (
-    LargestWeightQuantizer,
-    TrackedColumnQuantizer,
-    TrackedRowQuantizer,
-    draw_protected,
-    protection_by_degree,
+    array_of,
 )
 from hpcgnn.lowbit.training.quantizer import (
     BITS_A_KB,
-    ColumnQuantizer,
     Nodes,
     Quantizer,
     RowQuantizer,
-    WeightQuantizer,
     count_in_degrees,
+    draw_protected,
+    protection_by_degree,
 )
-from hpcgnn.lowbit.training.sparse_input import SPARSE_SHARE
 from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
@@ -54,77 +49,13 @@ from hpcgnn.nn.models import INTEGERS_REFUSE
 from hpcgnn.nn.stack import ConvolutionStack
 from hpcgnn.training.model_hooks import ModelHooks
 
-FIRST_BITS = 4       # at which rows are fitted, before their widths are chosen
-LEARNS_WIDTHS = ("degree-aware", "layer-aware")
-SHRINKING = (*LEARNS_WIDTHS, "calibrated")    # rows with fewer codes get fewer bits
-BY_LAYER = ("layer-aware", "uniform")         # all rows of a layer share step and width
-
-
-@dataclass(frozen=True)
-class QuantizationScheme:
-    name: str  # {"degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
-    bits: int                                     # of weights and mapped rows
-    row_bits: int                                 # of rows; the starting width where widths are learned
-    target_kb: float = 0.0  # of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits per value
-    size_weight: float = 1.0                      # lambda of Eq. (5)
-    is_local: bool = False  # steps and widths of rows and mapped rows follow their own error, not the loss
-    protection: tuple[float, float] = (0.0, 0.0)  # (low, high), probabilities, of degree-quant
-
-    @classmethod
-    def of(cls, config: TrainConfig) -> QuantizationScheme:
-        row_bits = FIRST_BITS if config.quantize in LEARNS_WIDTHS else config.quantize_bits
-        return cls(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
-                   config.quantize_gradient == "local", parse_protection(config.protect))
-
-    @property
-    def learns_width(self) -> bool:
-        return self.name in LEARNS_WIDTHS
-
-
-class LearnedMaker:
-    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
-        self._scheme, self._comm = scheme, comm
-        self._counts = counts.sum(keepdims=True) if scheme.name in BY_LAYER else counts
-
-    def rows(self, dim: int, is_signed: bool) -> RowQuantizer:
-        scheme = self._scheme
-        return RowQuantizer(self._comm, dim, self._counts, scheme.row_bits, is_signed, scheme.learns_width,
-                            scheme.name in SHRINKING, scheme.is_local)
-
-    def columns(self, dim: int) -> ColumnQuantizer:
-        scheme = self._scheme
-        return ColumnQuantizer(self._comm, dim, int(self._counts.sum()), scheme.bits, scheme.is_local)
-
-    def weights(self, out_dim: int) -> WeightQuantizer:
-        return WeightQuantizer(out_dim, self._scheme.bits)
-
-
-class TrackedMaker:
-    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
-        self._scheme, self._num_nodes, self._comm = scheme, int(counts.sum()), comm
-
-    def rows(self, dim: int, is_signed: bool) -> TrackedRowQuantizer:
-        return TrackedRowQuantizer(self._comm, dim, self._num_nodes, self._scheme.row_bits, is_signed)
-
-    def columns(self, dim: int) -> TrackedColumnQuantizer:
-        return TrackedColumnQuantizer(self._comm, dim, self._scheme.bits)
-
-    def weights(self, out_dim: int) -> LargestWeightQuantizer:
-        return LargestWeightQuantizer(self._scheme.bits)
-
-
-def maker_of(scheme: QuantizationScheme, counts: np.ndarray, comm) -> QuantizerMaker:
-    """The maker of a scheme's quantizers; counts, (num_entries,) int64, has the whole graph's nodes by in-degree."""
-    return (TrackedMaker if scheme.name == "degree-quant" else LearnedMaker)(scheme, counts, comm)
-
 
 @torch.no_grad()
 def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
     """Set the widths of fitted quantizers so that all rows take at most `num_bits`, with the least error."""
     # The loss of a layer is the energy of the errors relative to the rows; one more bit divides that energy by four.
     widths = [np.full(len(quantizer.counts), quantizer.least_bits) for quantizer in quantizers]
-    limits = [_limits(quantizer) for quantizer in quantizers]
-    losses = [_losses(quantizer) for quantizer in quantizers]
+    limits, losses = zip(*(_limits_and_losses(quantizer) for quantizer in quantizers), strict=True)
     costs = [quantizer.counts.cpu().numpy() * quantizer.dim for quantizer in quantizers]
     left = num_bits - sum(float(width @ cost) for width, cost in zip(widths, costs, strict=True))
     # Ties are broken by layer and in-degree, so all ranks find the same widths.
@@ -144,16 +75,12 @@ def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
         quantizer.width.copy_(torch.from_numpy(width))
 
 
-def _limits(quantizer: RowQuantizer) -> np.ndarray:
-    # The largest useful width: if the fitted codes need fewer bits than they have, more bits gain nothing.
-    width = quantizer.whole_width().cpu().numpy().astype(int)
-    return np.where(width < quantizer.bits, width, MAX_BIT_WIDTH)
-
-
-def _losses(quantizer: RowQuantizer) -> np.ndarray:
-    fit = quantizer.fit
-    steps_back = quantizer.whole_width().cpu().numpy() - quantizer.least_bits
-    return fit.error * 4.0 ** steps_back / max(fit.energy.sum(), np.finfo(np.float64).tiny)
+def _limits_and_losses(quantizer: RowQuantizer) -> tuple[np.ndarray, np.ndarray]:
+    # Per in-degree, the largest useful width, and the loss at the smallest one. If the fitted codes need fewer bits
+    # than they have, more bits gain nothing.
+    fit, width = quantizer.fit, quantizer.whole_width().cpu().numpy()
+    losses = fit.error * 4.0 ** (width - quantizer.least_bits) / max(fit.energy.sum(), np.finfo(np.float64).tiny)
+    return np.where(width < quantizer.bits, width.astype(int), MAX_BIT_WIDTH), losses
 
 
 KINDS: dict[type[nn.Module], Callable[..., QuantizedConvolution]] = {
@@ -187,7 +114,7 @@ class QuantizedStack(nn.Module, ModelHooks):
     def __init__(self, stack: ConvolutionStack, scheme: QuantizationScheme, counts: np.ndarray, comm,
                  has_negative_input: bool, has_sparse_input: bool = False):
         super().__init__()
-        self.scheme, make = scheme, maker_of(scheme, counts, comm)
+        self.scheme, make = scheme, QuantizerMaker(scheme, counts, comm)
         # Rows between layers come from ReLU.
         self.convolutions = nn.ModuleList(
             KINDS[type(convolution)](convolution, make, is_signed=number == 0 and has_negative_input)
@@ -380,7 +307,8 @@ class QuantizedStack(nn.Module, ModelHooks):
         convolutions = []
         for number, convolution in enumerate(self.convolutions):
             norm = layer_norm_of(self.norms[number]) if number < len(self.norms) else None
-            convolutions.append(replace(convolution.export(), norm=_normalization(norm)))
+            convolutions.append(replace(convolution.export(), norm=None if norm is None else Normalization(
+                array_of(norm.weight), array_of(norm.bias), norm.eps)))
         first, last = self.convolutions[0].convolution, self.convolutions[-1].convolution
         return IntegerModel(convolutions, dataset, self.num_nodes, first.in_dim, last.out_dim, is_multi_label,
                             self.scheme.name)
@@ -406,10 +334,3 @@ def _widths_of(quantizer: RowQuantizer) -> dict[str, list[int]]:
     counts, width = quantizer.counts.long().cpu(), quantizer.scale().bit_width
     degree = counts.nonzero()[:, 0]
     return {"in_degree": degree.tolist(), "num_nodes": counts[degree].tolist(), "bit_width": width[degree].tolist()}
-
-
-def _normalization(norm: nn.LayerNorm | None) -> Normalization | None:
-    if norm is None:
-        return None
-    weight, bias = (parameter.detach().cpu().numpy().copy() for parameter in (norm.weight, norm.bias))
-    return Normalization(weight, bias, norm.eps)

@@ -3,11 +3,16 @@
 `fake_quantize` rounds values to multiples of a step, with gradients for values, steps and widths. Each quantizer is
 first fitted to the values of one pass: `search_steps` tries a grid of steps for each group of values and takes the one
 of least squared error, summed over all ranks. Training then moves the step as a factor on the fitted one.
+
+Degree-Quant's quantizers follow running percentiles instead (`TrackedRange`), and random nodes are protected while
+training: their rows are not quantized in that pass. High in-degrees are protected more often, since sums over many
+neighbors make the largest errors.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,8 +23,10 @@ from torch import nn
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lowbit.integer_model import MAX_BIT_WIDTH, ColumnScale, IntegerMap, RowScale
+from hpcgnn.ops.counter import PROTECT, CounterKey
 from hpcgnn.ops.dense import column_magnitudes
 from hpcgnn.ops.fake_quantization import quantize_values, quantize_values_backward
+from hpcgnn.ops.pointwise import dropout
 
 CLIPPED = (1.1, 1.25, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0)     # tried peaks, as multiples of the largest code
 TOLERANCE = 1e-3                 # among errors within this relative distance the largest step wins, to use fewer codes
@@ -32,6 +39,10 @@ BITS_A_KB = 8 * 1024    # the paper's eta
 OFF_EDGES = 1 + 2 ** -10
 SMALLEST_MEAN = 1e-8    # mean magnitude of an output with zero weights
 MOMENTUM = 0.1          # weight of the newest value in a running mean
+
+PERCENTILE = 0.999      # share of the non-zero magnitudes below the range's end
+NUM_BINS = 1 << 15      # magnitudes are counted by 15 bits: bfloat16 without the sign
+DRAW_BITS = 16
 
 
 class Nodes(NamedTuple):
@@ -196,14 +207,35 @@ class ColumnQuantizer(Quantizer):
         return ColumnScale(self.step.cpu().numpy(), self.bits)
 
 
-class WeightQuantizer(Quantizer):
-    """Weights as signed codes of 2 to 8 bits; an output's step is a learned multiple of its mean magnitude."""
+class WeightCodes(Quantizer, ABC):
+    """Weights as signed codes of 2 to 8 bits, with a step per output."""
+
+    def __init__(self, bits: int):
+        super().__init__()
+        self.bits = bits
+
+    @abstractmethod
+    def step(self, weight: torch.Tensor) -> torch.Tensor:
+        """(out_dim,) float32."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        width = torch.full((1, 1), float(self.bits), device=weight.device)
+        return fake_quantize(weight, self.step(weight)[:, None], width, is_signed=True)
+
+    @torch.no_grad()
+    def integers(self, weight: torch.Tensor) -> IntegerMap:
+        weight, step = weight.cpu(), self.step(weight).cpu()
+        codes = codes_of(weight, step[:, None], torch.tensor(float(_max_code(self.bits))))
+        return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))
+
+
+class WeightQuantizer(WeightCodes):
+    """An output's step is a learned multiple of its mean magnitude."""
     # Weights grow tenfold within some epochs of Adam. Steps that are multiples of the mean magnitude keep up; their
     # learning rate is relative.
 
     def __init__(self, dim: int, bits: int):
-        super().__init__()
-        self.bits = bits
+        super().__init__(bits)
         self.log_step = nn.Parameter(torch.zeros(dim))
 
     def step(self, weight: torch.Tensor) -> torch.Tensor:
@@ -212,8 +244,7 @@ class WeightQuantizer(Quantizer):
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         if self.fitting_comm is not None:
             self._fit(weight)
-        width = torch.full((1, 1), float(self.bits), device=weight.device)
-        return fake_quantize(weight, self.step(weight)[:, None], width, is_signed=True)
+        return super().forward(weight)
 
     @torch.no_grad()
     def _fit(self, weight: torch.Tensor) -> None:
@@ -221,11 +252,90 @@ class WeightQuantizer(Quantizer):
         fit = search_steps(None, weight.reshape(-1), output.reshape(-1), np.full(len(weight), _max_code(self.bits)))
         self.log_step.copy_((torch.from_numpy(fit.step).to(weight.device) / _mean_weight(weight)).log())
 
-    @torch.no_grad()
-    def integers(self, weight: torch.Tensor) -> IntegerMap:
-        weight, step = weight.cpu(), self.step(weight).cpu()
-        codes = codes_of(weight, step[:, None], torch.tensor(float(_max_code(self.bits))))
-        return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))
+
+class LargestWeightQuantizer(WeightCodes):
+    """An output's largest magnitude takes the largest code."""
+
+    def step(self, weight: torch.Tensor) -> torch.Tensor:
+        peak = (weight.detach().abs().amax(dim=1) if weight.shape[1]
+                else torch.ones(len(weight), device=weight.device))
+        return torch.where(peak > 0, peak, torch.ones((), device=weight.device)) / _max_code(self.bits)
+
+
+class TrackedRange(Quantizer):
+    """Clips at a running mean, over all ranks, of a percentile of the magnitudes."""
+
+    def __init__(self, comm, bits: int, is_signed: bool):
+        super().__init__()
+        self._shared, self.bits, self.is_signed = SharedComm(comm), bits, is_signed
+        self.register_buffer("largest", torch.ones(1))
+
+    @property
+    def step(self) -> torch.Tensor:
+        return self.largest / (2 ** (self.bits - self.is_signed) - 1)
+
+    def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        """Collective: return (n, dim) float32, quantized except protected rows; training moves the range."""
+        if self.fitting_comm is not None or self.training:
+            self._follow(rows.detach(), 1.0 if self.fitting_comm is not None else MOMENTUM)
+        # A copy, since the range moves before the backward pass of a layer that runs twice.
+        step, width = self.step.clone()[:, None], torch.full((1, 1), float(self.bits), device=rows.device)
+        quantized = fake_quantize(rows, step, width, self.is_signed)
+        if nodes.is_protected is None:
+            return quantized
+        return torch.where(nodes.is_protected[:, None], rows, quantized)
+
+    def _follow(self, rows: torch.Tensor, momentum: float) -> None:
+        """Collective: move the range to the percentile of counted magnitudes, the same for any number of ranks."""
+        bins = rows.contiguous().view(torch.int32).reshape(-1).bitwise_and(0x7FFFFFFF).bitwise_right_shift(16)
+        counts = self._shared.comm.allreduce(torch.bincount(bins, minlength=NUM_BINS).cpu().numpy())
+        counts[0] = 0
+        if not counts.sum():
+            return
+        place = np.searchsorted(np.cumsum(counts), PERCENTILE * counts.sum())
+        newest = np.array([(place << 16) | 0xFFFF], np.int32).view(np.float32)     # the upper end of the bin
+        self.largest.lerp_(torch.from_numpy(newest).to(self.largest.device), momentum)
+
+
+class TrackedRowQuantizer(TrackedRange):
+    def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_signed: bool):
+        super().__init__(comm, bits, is_signed)
+        self.dim, self.num_nodes = dim, num_nodes
+
+    def num_bits(self) -> torch.Tensor:
+        return torch.tensor(float(self.num_nodes * self.dim * self.bits), dtype=torch.float64)
+
+    def scale(self) -> RowScale:
+        return RowScale(self.step.cpu().numpy(), np.array([self.bits], np.uint8), self.is_signed)
+
+
+class TrackedColumnQuantizer(TrackedRange):
+    def __init__(self, comm, dim: int, bits: int):
+        super().__init__(comm, bits, is_signed=True)
+        self.dim = dim
+
+    def scale(self) -> ColumnScale:
+        return ColumnScale(self.step.expand(self.dim).cpu().numpy().copy(), self.bits)
+
+
+def protection_by_degree(counts: np.ndarray, low: float, high: float) -> torch.Tensor:
+    """Probability of protection by in-degree, (num_entries,) float32.
+
+    It is low + (high - low) * share of nodes with this in-degree or a lower one.
+
+    Reference: Tailor et al., ICLR 2021, Section 3.2.
+    """
+    return torch.from_numpy(low + (high - low) * np.cumsum(counts) / max(1, counts.sum())).float()
+
+
+def draw_protected(graph: LocalGraph, probability: torch.Tensor) -> torch.Tensor:
+    """Draw the inner nodes protected in this pass, (num_inner,) bool, each with its own probability."""
+    current = graph.current_pass
+    key = CounterKey(current.seed, current.epoch, PROTECT, 0)
+    device, num_inner = graph.x.device, graph.num_inner
+    # Draws are keyed by global id without the layer: all layers, and any number of ranks, protect the same nodes.
+    coins = dropout(torch.ones(num_inner, DRAW_BITS, device=device), 0.5, graph.ids(0, num_inner), key) > 0
+    return coins.float() @ 0.5 ** torch.arange(1.0, DRAW_BITS + 1, device=device) < probability
 
 
 @dataclass(frozen=True)
