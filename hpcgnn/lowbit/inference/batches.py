@@ -10,6 +10,7 @@ written once and read in place: arrays are views of its bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ HEADER = ("magic", "version", "num_bytes", "num_rows", "num_batches", "num_entri
           "num_features", "bit_width", "is_signed")
 ALIGNMENT = 64
 HEADER_BYTES = 128
+Sections = dict[str, tuple[int, type, tuple[int, ...]]]     # name -> first byte, type and shape in a buffer
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PackedBatches:
-    buffer: np.ndarray     # (num_bytes,) uint8, header, then the sections of `_places`, each on 64 bytes
+    buffer: np.ndarray     # (num_bytes,) uint8, header, then the sections of `_places`
     batches: Batches
     tiles: BatchTiles
     in_degree: np.ndarray  # (num_rows,) int64, in the whole graph; chooses steps and widths
@@ -145,7 +147,7 @@ class PackedBatches:
         counts |= {"magic": MAGIC, "version": VERSION, "num_bytes": num_bytes}
         buffer[:8 * len(HEADER)].view(np.int64)[:] = [counts[name] for name in HEADER]
         for name, (start, dtype, shape) in places.items():
-            _view(buffer, start, dtype, shape)[...] = arrays[name].reshape(shape)
+            section_of(buffer, start, dtype, shape)[...] = arrays[name].reshape(shape)
         return cls.load(buffer)
 
     @classmethod
@@ -156,7 +158,7 @@ class PackedBatches:
         """
         counts = _header(buffer)
         places, _ = _places(counts)
-        arrays = {name: _view(buffer, *place) for name, place in places.items()}
+        arrays = {name: section_of(buffer, *place) for name, place in places.items()}
         _check(arrays, counts)
         batches = Batches(arrays["node_id"], arrays["row_begin"], arrays["indptr"], arrays["indices"])
         tiles = BatchTiles(arrays["row_begin"], arrays["tile_row_begin"], arrays["tile_begin"],
@@ -192,26 +194,28 @@ def _header(buffer: np.ndarray) -> dict[str, int]:
     return counts
 
 
-def _places(counts: dict[str, int]) -> tuple[dict[str, tuple[int, type, tuple[int, ...]]], int]:
+def _places(counts: dict[str, int]) -> tuple[Sections, int]:
     num_rows, num_batches, num_tiles = counts["num_rows"], counts["num_batches"], counts["num_tiles"]
     planes = counts["bit_width"], padded(num_rows, PAD8), words_of(counts["num_features"])
-    sections = (("node_id", np.int64, (num_rows,)), ("row_begin", np.int64, (num_batches + 1,)),
-                ("indptr", np.int64, (num_rows + 1,)), ("in_degree", np.int64, (num_rows,)),
-                ("tile_row_begin", np.int64, (num_batches + 1,)),
-                ("tile_begin", np.int64, (counts["num_tile_rows"] + 1,)),
-                ("indices", np.int32, (counts["num_entries"],)), ("tile_column", np.int32, (num_tiles,)),
-                ("tile_words", np.int32, (num_tiles, TILE_ROWS, 4)), ("features", np.int32, planes))
-    places: dict[str, tuple[int, type, tuple[int, ...]]] = {}
-    start = HEADER_BYTES
-    for name, dtype, shape in sections:
+    return sections({
+        "node_id": (np.int64, (num_rows,)), "row_begin": (np.int64, (num_batches + 1,)),
+        "indptr": (np.int64, (num_rows + 1,)), "in_degree": (np.int64, (num_rows,)),
+        "tile_row_begin": (np.int64, (num_batches + 1,)), "tile_begin": (np.int64, (counts["num_tile_rows"] + 1,)),
+        "indices": (np.int32, (counts["num_entries"],)), "tile_column": (np.int32, (num_tiles,)),
+        "tile_words": (np.int32, (num_tiles, TILE_ROWS, 4)), "features": (np.int32, planes)}, HEADER_BYTES)
+
+
+def sections(arrays: dict[str, tuple[type, tuple[int, ...]]], start: int) -> tuple[Sections, int]:
+    """Place arrays, each on ALIGNMENT bytes, in a buffer from byte `start` on; also the end of the buffer."""
+    places: Sections = {}
+    for name, (dtype, shape) in arrays.items():
         places[name] = start, dtype, shape
-        start += padded(int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize, ALIGNMENT)
+        start += padded(math.prod(shape) * np.dtype(dtype).itemsize, ALIGNMENT)
     return places, start
 
 
-def _view(buffer: np.ndarray, start: int, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return buffer[start:start + size].view(dtype).reshape(shape)
+def section_of(buffer: np.ndarray, start: int, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    return buffer[start:start + math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
 
 def _check(arrays: dict[str, np.ndarray], counts: dict[str, int]) -> None:

@@ -6,6 +6,8 @@ size. Example: 2 rows of 8 codes at 3 bits are 6 bytes: code 0 takes the lowest 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from mpi4py import MPI
 
@@ -59,8 +61,7 @@ class CodeExchange:
                 np.take(whole, rows.index, axis=0, out=message.reshape(len(rows), -1))
             elif len(rows):
                 pack_codes(codes[rows.index], bit_width, message)
-        return CodeArrival(plan, self.transfer(send, receive, dim), receive, bit_width,
-                           whole is not None)
+        return CodeArrival(plan, self.transfer(send, receive, dim), receive, bit_width, whole is not None)
 
     def transfer(self, send: list[np.ndarray], receive: list[np.ndarray], dim: int) -> Transfer:
         """Collective: start an exchange of packed messages; boundary rows have `dim` codes."""
@@ -83,11 +84,8 @@ class CodeArrival:
 
     def finish(self, halo: np.ndarray) -> None:
         """Wait, and write the codes of halo rows, (num_halo, dim) int8."""
-        self._transfer.wait()
-        for rows, message in zip(self._plan.halo, self._receive, strict=True):
-            if len(rows):
-                # A peer's halo rows are contiguous, in the order of its message.
-                unpack_codes(message, self._bit_width, halo[rows.index[0]:rows.index[-1] + 1])
+        for first, stop, message in self._messages():
+            unpack_codes(message, self._bit_width, halo[first:stop])
 
     def finish_into(self, mapped: MappedRows, first: int) -> None:
         """Wait, and write the codes of halo rows to `mapped` from row `first` on, in its form."""
@@ -96,10 +94,14 @@ class CodeArrival:
             self.finish(halo)
             mapped.put(first, halo)
             return
+        for start, stop, message in self._messages():
+            mapped.table[first + start:first + stop] = message.reshape(stop - start, -1)
+
+    def _messages(self) -> Iterator[tuple[int, int, np.ndarray]]:
         self._transfer.wait()
         for rows, message in zip(self._plan.halo, self._receive, strict=True):
-            if len(rows):
-                mapped.table[first + rows.index[0]:first + rows.index[-1] + 1] = message.reshape(len(rows), -1)
+            if len(rows):      # a peer's halo rows are contiguous, in the order of its message
+                yield int(rows.index[0]), int(rows.index[-1]) + 1, message
 
 
 def packed_bytes(num_codes: int, bit_width: int) -> int:

@@ -11,20 +11,24 @@ memory, is copied to the device at once while the group before is computed, and 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.reductions import degree_factor
-from hpcgnn.lowbit.inference.batches import ALIGNMENT, PackedBatches, runs_of_batches
+from hpcgnn.lowbit.inference.batches import PackedBatches, Sections, runs_of_batches, section_of, sections
 from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.lowbit.inference.coded_rows import CodedRows
 from hpcgnn.lowbit.inference.host_pass import REDUCTIONS, AggregationCounts, Answer, is_summed, layers_of
 from hpcgnn.lowbit.integer_model import IntegerModel
-from hpcgnn.ops.bit_gemm import pack_codes, padded
+from hpcgnn.ops.bit_gemm import pack_codes
 from hpcgnn.ops.device_layers import (
     DeviceLayer,
     DeviceLayers,
@@ -83,9 +87,9 @@ class DevicePass:
         [layers] = self._groups
         layers.begin()
         for number, (fields, dim) in enumerate(zip(layers.fields, layers.dims, strict=True)):
-            arrival = self._exchange.start(fields, dim)
+            finish = self._exchange.start(fields, dim)
             layers.convolve(number, 0, self._num_central)
-            arrival.finish()
+            finish()
             layers.convolve(number, self._num_central, layers.num_rows)
             layers.end(number)
 
@@ -135,10 +139,13 @@ class FieldExchange:
         boundary = np.concatenate([np.empty(0, np.int32), *lists]).astype(np.int64)
         self._boundary = torch.from_numpy(boundary).to(device)
 
-    def start(self, fields: torch.Tensor, dim: int) -> FieldArrival:
+    def start(self, fields: torch.Tensor, dim: int) -> Callable[[], None]:
         """Collective: copy the boundary rows, of `dim` codes, to pinned memory, after the device has computed them.
 
-        fields, (num_inner + num_halo, field_words) int32, get their halo rows when the exchange finishes.
+        fields : (num_inner + num_halo, field_words) int32
+
+        Returns a collective function that puts the halo rows in place before anything that the device computes from
+        then on.
         """
         streams, row_bytes = self._streams, 4 * fields.shape[1]
         send = streams.pinned(len(self._boundary) * row_bytes)
@@ -149,67 +156,45 @@ class FieldExchange:
         if send.numel():
             streams.message.copy(send, gathered.view(torch.uint8).flatten())
             streams.message.keep(gathered)
-        return FieldArrival(self, fields, dim, send, receive, streams.message.mark())
+        return partial(self._finish, fields, dim, send, receive, streams.message.mark())
 
-    def finish(self, arrival: FieldArrival) -> None:
-        """Collective: see `FieldArrival.finish`."""
-        fields = arrival.fields
-        arrival.sent.synchronize()
-        sizes = [[len(rows) * 4 * fields.shape[1] for rows in lists]
-                 for lists in (self._exchange.boundary, self._exchange.halo)]
-        send, receive = (_cut(memory.numpy(), of_peers)
-                         for memory, of_peers in zip((arrival.send, arrival.receive), sizes, strict=True))
-        self._exchange.transfer(send, receive, arrival.dim).wait()
+    def _finish(self, fields: torch.Tensor, dim: int, send: torch.Tensor, receive: torch.Tensor, sent: Any) -> None:
+        sent.synchronize()
+        row_bytes = 4 * fields.shape[1]
+        messages = [[memory.numpy()[first:end] for first, end in pairwise(np.cumsum([0, *map(len, lists)]) * row_bytes)]
+                    for memory, lists in ((send, self._exchange.boundary), (receive, self._exchange.halo))]
+        self._exchange.transfer(*messages, dim).wait()
         first, begin = self._num_inner, 0
-        for rows, num_bytes in zip(self._exchange.halo, sizes[1], strict=True):
+        for rows in self._exchange.halo:
+            num_bytes = len(rows) * row_bytes
             if len(rows):      # a peer's rows are contiguous
                 place = fields[first + int(rows.index[0]):first + int(rows.index[-1]) + 1]
-                self._streams.message.copy(place.view(torch.uint8).flatten(), arrival.receive[begin:begin + num_bytes])
+                self._streams.message.copy(place.view(torch.uint8).flatten(), receive[begin:begin + num_bytes])
             begin += num_bytes
         self._streams.message.join()
 
 
-class FieldArrival:
-    def __init__(self, exchange: FieldExchange, fields: torch.Tensor, dim: int, send: torch.Tensor,
-                 receive: torch.Tensor, sent):
-        self._exchange, self.fields, self.dim = exchange, fields, dim
-        self.send, self.receive, self.sent = send, receive, sent
-
-    def finish(self) -> None:
-        """Collective: put the halo rows in place before anything that the device computes from here on."""
-        self._exchange.finish(self)
-
-
-def _cut(memory: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
-    bounds = np.cumsum([0, *sizes])
-    return [memory[first:end] for first, end in pairwise(bounds)]
-
-
 @dataclass(frozen=True)
 class GroupBuffer:
-    memory: torch.Tensor                                         # (num_bytes,) uint8 tensor, pinned
-    places: dict[str, tuple[int, torch.dtype, tuple[int, ...]]]  # section -> first byte, type and shape
+    memory: torch.Tensor     # (num_bytes,) uint8 tensor, pinned
+    places: Sections
     # the rows of the packed batches in this group
     first: int
     stop: int
 
     @classmethod
     def pack(cls, arrays: dict[str, np.ndarray], first: int, stop: int, device: torch.device) -> GroupBuffer:
-        places, start = {}, 0
+        places, num_bytes = sections({name: (array.dtype.type, array.shape) for name, array in arrays.items()}, 0)
+        memory = streams_of(device).pinned(max(num_bytes, 1))
         for name, array in arrays.items():
-            places[name] = start, torch.from_numpy(array[:0]).dtype, array.shape
-            start += padded(array.nbytes, ALIGNMENT)
-        memory = streams_of(device).pinned(max(start, 1))
-        for name, array in arrays.items():
-            begin, flat = places[name][0], np.ascontiguousarray(array).reshape(-1)
-            memory[begin:begin + array.nbytes] = torch.from_numpy(flat.view(np.uint8))
+            section_of(memory.numpy(), *places[name])[...] = array
         return cls(memory, places, first, stop)
 
     def views(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
         found = {}
-        for name, (start, dtype, shape) in self.places.items():
-            num_bytes = int(np.prod(shape)) * dtype.itemsize
-            found[name] = memory[start:start + num_bytes].view(dtype).view(shape)
+        for name, (start, kind, shape) in self.places.items():
+            dtype = torch.from_numpy(np.empty(0, kind)).dtype
+            found[name] = memory[start:start + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
         return found
 
 
