@@ -11,6 +11,17 @@ from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
 
+# Keywords of `random_workload`, for tests of A(XW).
+SHAPES = [
+    {"num_nodes": 20, "num_arcs": 60, "dims": (9, 5, 3)},
+    {"num_nodes": 17, "num_arcs": 40, "dims": (12, 4, 2), "own": True},
+    {"num_nodes": 15, "num_arcs": 50, "dims": (30, 8, 3), "last_is_plain": True, "density": 0.1},
+    {"num_nodes": 12, "num_arcs": 0, "dims": (4, 2)},
+    {"num_nodes": 1, "num_arcs": 1, "dims": (1, 1)},
+    {"num_nodes": 14, "num_arcs": 20, "dims": (5, 3, 4), "has_hub": True},
+    {"num_nodes": 10, "num_arcs": 20, "dims": (5, 3), "density": 0},
+]
+
 
 def made_design(kind, units, buffers, rules, bit_width=32):
     return Design("made", kind, bit_width, 1.0, "hbm1", units, buffers, rules)
@@ -55,6 +66,11 @@ def columns_left(product):
 def columns_added(product):
     """Combined columns that are added to the row that they came from."""
     return product.combined_dim - columns_left(product)
+
+
+def sizes_of(block, *kinds):
+    """Bytes that a walked block asks for, of some kinds."""
+    return sum(size for kind, _, size in block if kind in kinds)
 
 
 class Walked(NamedTuple):

@@ -6,23 +6,22 @@ from itertools import permutations
 from itertools import product as all_of
 
 import pytest
-from accelerator_workloads import columns_added, columns_left, covered, made_design, random_workload, walk
+from accelerator_workloads import (
+    SHAPES,
+    columns_added,
+    columns_left,
+    covered,
+    made_design,
+    random_workload,
+    sizes_of,
+    walk,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcgnn.accelerators import gcnax
 from hpcgnn.accelerators.gcnax import Shape, Tiling, best_tilings, passes, traffic
 from hpcgnn.errors import ConfigError
-
-SHAPES = [
-    {"num_nodes": 20, "num_arcs": 60, "dims": (9, 5, 3)},
-    {"num_nodes": 17, "num_arcs": 40, "dims": (12, 4, 2), "own": True},
-    {"num_nodes": 15, "num_arcs": 50, "dims": (30, 6, 3), "last_is_plain": True, "density": 0.1},
-    {"num_nodes": 12, "num_arcs": 0, "dims": (4, 2)},
-    {"num_nodes": 1, "num_arcs": 1, "dims": (1, 1)},
-    {"num_nodes": 14, "num_arcs": 20, "dims": (5, 3), "has_hub": True},
-    {"num_nodes": 10, "num_arcs": 20, "dims": (5, 3), "density": 0},
-]
 
 
 def gcnax_design(bit_width=32, dense=0.125, output=0.125, sum_bits=32):
@@ -140,10 +139,6 @@ def blocks_by_loop(counts, tiling, num_rows, depth, columns, own, sizes):
                        -(-counts[m, k] * columns[n] // 4) + (own and first) * -(-rows * columns[n] // 4)))
         sparse_held, dense_held, sums_held = (m, k), (k, n), (m, n)
     return blocks, empty
-
-
-def sizes_of(block, *kinds):
-    return sum(size for kind, _, size in block if kind in kinds)
 
 
 def check_phase(walked, design, counts, tiling, shape, own, kinds):

@@ -6,7 +6,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from accelerator_workloads import columns_added, columns_left, covered, made_design, random_workload, walk
+from accelerator_workloads import (
+    SHAPES,
+    columns_added,
+    columns_left,
+    covered,
+    made_design,
+    random_workload,
+    sizes_of,
+    walk,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,15 +24,6 @@ from hpcgnn.accelerators.subgraphs import subgraphs_of
 from hpcgnn.accelerators.workload import FeatureCounts, Product
 
 RULES = {"rows_a_cluster": 6, "seed": 0, "runahead": 3, "sum_bits": 32, "id_bytes": 4, "list_id_bytes": 3}
-SHAPES = [
-    {"num_nodes": 20, "num_arcs": 60, "dims": (9, 5, 3)},
-    {"num_nodes": 17, "num_arcs": 40, "dims": (12, 4, 2), "own": True},
-    {"num_nodes": 15, "num_arcs": 50, "dims": (30, 6, 3), "last_is_plain": True, "density": 0.1},
-    {"num_nodes": 12, "num_arcs": 0, "dims": (4, 2)},
-    {"num_nodes": 1, "num_arcs": 1, "dims": (1, 1)},
-    {"num_nodes": 14, "num_arcs": 20, "dims": (5, 3), "has_hub": True},
-    {"num_nodes": 10, "num_arcs": 20, "dims": (5, 3), "density": 0},
-]
 
 
 def grow(bit_width=32, cache=0.0625, hdn_list=0.0625, **rules):
@@ -57,10 +57,6 @@ def aggregation_by_loop(design, graph, product):
     return blocks
 
 
-def sizes(block, kind):
-    return sum(size for name, _, size in block if name == kind)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("options", [{}, {"bit_width": 8}, {"cache": 0.03125}, {"cache": 4}, {"hdn_list": 0.0078125},
                                      {"rows_a_cluster": 100, "runahead": 1}])
@@ -79,9 +75,9 @@ def test_passes_are_what_loops_over_rows_and_arcs_count(shape, options):
             assert combination.written_bytes("combined rows") == written
             walked = walk(next(made), design)
             expected = aggregation_by_loop(design, graph.rows, product)
-            assert [sizes(block, "combined rows") for block in walked.reads] == [block[0] for block in expected]
-            assert [sizes(block, "lists") for block in walked.reads] == [block[1] for block in expected]
-            assert [sizes(block, "edges") for block in walked.reads] == [block[2] for block in expected]
+            assert [sizes_of(block, "combined rows") for block in walked.reads] == [block[0] for block in expected]
+            assert [sizes_of(block, "lists") for block in walked.reads] == [block[1] for block in expected]
+            assert [sizes_of(block, "edges") for block in walked.reads] == [block[2] for block in expected]
             assert walked.cycles == [block[3] for block in expected]
             assert walked.events["mac"] == (workload.num_arcs * product.aggregated_dim
                                             + workload.num_nodes * columns_added(product))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from accelerator_workloads import columns_added, columns_left, made_design, random_workload, walk
+from accelerator_workloads import columns_added, columns_left, made_design, random_workload, sizes_of, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,10 +83,6 @@ def blocks_by_loop(design, workload, product, dim, results, with_array):
     return blocks
 
 
-def sizes(block, *kinds):
-    return sum(size for kind, _, size in block if kind in kinds)
-
-
 @pytest.mark.parametrize("shape", WORKLOADS)
 @pytest.mark.parametrize("bit_width", [32, 8])
 @pytest.mark.parametrize("buffers", [{}, {"weight": 8}, {"aggregation": 4, "output": 2, "input": 0.5}])
@@ -100,9 +96,9 @@ def test_aggregation_first_is_what_loops_over_arcs_count(shape, bit_width, buffe
         expected = blocks_by_loop(design, workload, product, product.rows.dim, product.combined_dim, True)
         assert len(walked.cycles) == len(expected)
         for block, (rows, weights, edges, own, cycles) in enumerate(expected):
-            assert sizes(walked.reads[block], "input rows") == rows + own
-            assert sizes(walked.reads[block], "weights") == weights
-            assert sizes(walked.reads[block], "edges") == edges
+            assert sizes_of(walked.reads[block], "input rows") == rows + own
+            assert sizes_of(walked.reads[block], "weights") == weights
+            assert sizes_of(walked.reads[block], "edges") == edges
             assert walked.cycles[block] == cycles
         arcs, nodes = workload.num_arcs, workload.num_nodes
         assert walked.events["simd"] == arcs * product.rows.dim
@@ -133,9 +129,9 @@ def test_combination_first_multiplies_and_then_aggregates(shape, buffers):
         walked = walk(next(made), design)
         expected = blocks_by_loop(design, workload, product, aggregated, aggregated, False)
         assert walked.cycles == [cycles for *_, cycles in expected]
-        assert [sizes(block, "combined rows") for block in walked.reads] == [
+        assert [sizes_of(block, "combined rows") for block in walked.reads] == [
             rows + own for rows, _, _, own, _ in expected]
-        assert [sizes(block, "edges") for block in walked.reads] == [edges for _, _, edges, _, _ in expected]
+        assert [sizes_of(block, "edges") for block in walked.reads] == [edges for _, _, edges, _, _ in expected]
         assert walked.events["simd"] == workload.num_arcs * aggregated + nodes * columns_added(product)
         assert walked.written_bytes("output rows") == nodes * columns_left(product) * 4
     assert next(made, None) is None

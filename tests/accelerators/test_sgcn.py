@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from accelerator_workloads import columns_added, columns_left, made_design, random_workload, walk
+from accelerator_workloads import SHAPES, columns_added, columns_left, made_design, random_workload, sizes_of, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,15 +15,6 @@ from hpcgnn.errors import ConfigError
 
 RULES = {"order": "combination-first", "sparse_input": True, "slice_columns": 3, "strip_rows": 2, "simd_width": 2,
          "systolic_rows": 2, "sum_bits": 32, "id_bytes": 4}
-SHAPES = [
-    {"num_nodes": 20, "num_arcs": 60, "dims": (9, 5, 3)},
-    {"num_nodes": 17, "num_arcs": 40, "dims": (12, 4, 2), "own": True},
-    {"num_nodes": 15, "num_arcs": 50, "dims": (30, 8, 3), "last_is_plain": True, "density": 0.1},
-    {"num_nodes": 12, "num_arcs": 0, "dims": (4, 2)},
-    {"num_nodes": 1, "num_arcs": 1, "dims": (1, 1)},
-    {"num_nodes": 14, "num_arcs": 20, "dims": (5, 3, 4), "has_hub": True},
-    {"num_nodes": 10, "num_arcs": 20, "dims": (5, 3), "density": 0},
-]
 
 
 def sgcn(bit_width=32, cache=0.5, weight=0.0625, output=0.125, **rules):
@@ -92,10 +83,6 @@ def names_of_features(rows):
     for row, column in zip(*(array.tolist() for array in rows.spread_columns(0, rows.num_rows)), strict=True):
         names[row].append(column)
     return names
-
-
-def sizes_of(block, *kinds):
-    return sum(size for kind, _, size in block if kind in kinds)
 
 
 def stored_bytes(workload, index, size):

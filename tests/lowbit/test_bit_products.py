@@ -94,14 +94,6 @@ def test_without_a_range_a_product_takes_its_own(packing):
     assert torch.equal(found.words, expected.words) and torch.equal(found.step, expected.step)
 
 
-def test_products_chain_as_layers_do():
-    x, first, last = values_of((50, 30)), values_of((30, 20), 1), values_of((20, 6), 2)
-    hidden = bit_mm_to_bit(to_bit(x, 8), to_bit(first, 8, "row"), 8, low=0.0, high=25.0, rounding="nearest", relu=True)
-    out = bit_mm_to_float(hidden, to_bit(last, 8, "row"))
-    exact = torch.relu(x @ first) @ last
-    assert (out - exact).abs().max() < 0.02 * exact.abs().max()
-
-
 @pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0)])
 def test_empty_products(shape):
     m, k, n = shape

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import reference_integer as reference
@@ -161,28 +159,11 @@ def oracle(model, rows, batches, in_degree):
     h = rows
     for number, convolution in enumerate(model.convolutions):
         codes, step = reference.row_codes(convolution.rows, h, in_degree)
-        plain = replace(convolution, second=None) if convolution.kind == "gin" else convolution
-        if convolution.kind == "gin":
-            first, _ = convolve_first(plain, codes, step, batches)
-            z = reference.second_map(convolution, np.maximum(first, 0), in_degree)
-        else:
-            z, _ = reference.convolve(plain, codes, step, batches.indptr, batches.indices, batches.in_degree)
+        degree = in_degree if convolution.kind == "gin" else batches.in_degree      # gin has no factors
+        h, _ = reference.convolve(convolution, codes, step, batches.indptr, batches.indices, degree)
         if number < len(model.convolutions) - 1:
-            z = z if convolution.norm is None else reference.layer_norm(z, convolution.norm)
-            z = np.maximum(z, 0)
-        h = z
+            h = np.maximum(h if convolution.norm is None else reference.layer_norm(h, convolution.norm), 0)
     return h
-
-
-def convolve_first(convolution, codes, step, batches):
-    """gin's first map, which has no factors."""
-    product = codes @ convolution.neighbor.codes.astype(np.int64).T
-    scale = convolution.mapped
-    mapped = reference.codes_of(product.astype(np.float32) * step * (convolution.neighbor.scale.step / scale.step),
-                                np.float32(1), scale.max_code)
-    sums = (reference.sum_neighbors(batches.indptr, batches.indices, mapped) + mapped).astype(np.float32)
-    z = sums + mapped.astype(np.float32) * np.float32(convolution.epsilon)
-    return z * scale.step + convolution.bias, mapped
 
 
 def test_a_batch_alone_gives_what_it_gives_among_others():
@@ -319,7 +300,7 @@ def dealt_run(comm, part, model, num_clusters, batch_size, aggregation="auto"):
     return DealtRun(DealtBatches.deal(comm, part, num_clusters, batch_size), model, coded.codes, degree, aggregation)
 
 
-@pytest.mark.parallel([1, 2, 4])
+@pytest.mark.parallel([2, 4])
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 def test_ranks_without_a_batch_answer_for_their_rows(kind):
     """One batch for all ranks, and a rank that owns no node."""
@@ -334,7 +315,7 @@ def test_ranks_without_a_batch_answer_for_their_rows(kind):
     assert logits.shape == (part.num_inner, model.num_classes) and len(np.unique(expected)) > len(expected)
 
 
-@pytest.mark.parallel([1, 2])
+@pytest.mark.parallel([2])
 def test_another_word_for_aggregation_fails_on_all_ranks():
     comm, dataset = MPI.COMM_WORLD, easy_graph()
     part = build_partition(dataset, random_owner(dataset, comm.size), comm.rank, comm.size)
@@ -352,7 +333,7 @@ def test_values_that_are_no_number_are_refused(least, monkeypatch):
         HostPass.over_batches(model, packed, "gather").forward()
 
 
-@pytest.mark.parallel([1, 2])
+@pytest.mark.parallel([2])
 def test_a_cut_that_rank_zero_can_not_make_fails_on_all_ranks():
     comm, dataset = MPI.COMM_WORLD, easy_graph()
     part = build_partition(dataset, random_owner(dataset, comm.size), comm.rank, comm.size)

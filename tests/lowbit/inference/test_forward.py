@@ -146,7 +146,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("place", PLACES)
 def test_odd_parts_answer_in_the_same_bits(place):
     comm, (graph_of, owner_of) = MPI.COMM_WORLD, PLACES[place]
@@ -162,7 +162,7 @@ def test_odd_parts_answer_in_the_same_bits(place):
             assert exchange.sent_bytes == 0
 
 
-@pytest.mark.parallel([2, 3])
+@pytest.mark.parallel([2])
 @pytest.mark.parametrize("mapped_bits", range(2, 9))
 def test_messages_are_as_long_as_their_codes(mapped_bits):
     comm, dataset = MPI.COMM_WORLD, easy_graph()

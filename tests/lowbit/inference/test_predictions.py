@@ -51,7 +51,7 @@ def test_rows_lie_in_the_order_of_global_ids(shared_path, is_multi_label, piece_
     np.testing.assert_array_equal(found.prediction, expected)
 
 
-@pytest.mark.parallel([1, 2])
+@pytest.mark.parallel([2])
 def test_a_graph_without_nodes_and_a_model_without_hidden_rows_are_written(shared_path):
     comm = MPI.COMM_WORLD
     for name, options in (("empty.h5", {"num_nodes": 0}), ("flat.h5", {"hidden": 0})):
@@ -61,7 +61,7 @@ def test_a_graph_without_nodes_and_a_model_without_hidden_rows_are_written(share
         np.testing.assert_array_equal(found.logits, logits)
 
 
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([2])
 def test_a_full_disk_stops_all_ranks_and_leaves_what_was_there(shared_path, monkeypatch):
     monkeypatch.setattr(answers_module, "PIECE_BYTES", 300)
     comm, path = MPI.COMM_WORLD, shared_path / "p.h5"
@@ -72,7 +72,7 @@ def test_a_full_disk_stops_all_ranks_and_leaves_what_was_there(shared_path, monk
         ("p.h5", "before")]
 
 
-@pytest.mark.parallel([1, 2])
+@pytest.mark.parallel([2])
 def test_a_folder_that_is_missing_stops_all_ranks(shared_path):
     with pytest.raises(CollectiveError, match="can't be written"):
         write_some(MPI.COMM_WORLD, shared_path / "none" / "p.h5")
