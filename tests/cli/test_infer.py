@@ -90,7 +90,8 @@ def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, sha
     run = IntegerRun.open(comm, read_model(path)[0], StoredPart.read(comm, folder, info), info)
     assert run.stored_form == "packages"
     features = read_partition(folder, comm.rank, comm.size, info).features
-    logits, _ = replace(run, rows=FloatRows(features)).forward()
+    rows = FloatRows(features).coded(run.model.convolutions[0].rows, run.in_degree)
+    logits, _ = replace(run, rows=rows).forward()
     assert answers(out).logits[run.part.inner_id].tobytes() == logits.tobytes()
 
 
