@@ -66,9 +66,11 @@ def combination_blocks(design: Design, array: Array, product: Product, weights_a
         rows, is_needed = np.diff(here), (first + block == 0) | (not is_resident)
         weights, read = requests_of("weights", block, weights_at, weight_bytes * is_needed), inputs(here)
         sum_bytes = int(rows.sum()) * columns * design.rules["sum_bits"] // 8
-        events = {f"write:{buffer}": read.total_bytes, f"read:{buffer}": read.total_bytes,
-                  **array.events(design, rows, dim, columns, weights),
-                  "read:output": sum_bytes, "write:output": sum_bytes}
+        streamed = {f"write:{buffer}": read.total_bytes, f"read:{buffer}": read.total_bytes}
+        multiplied = {**array.events(design, rows, dim, columns, weights),
+                      "read:output": sum_bytes, "write:output": sum_bytes}
+        # Energies are added in the order of the events.
+        events = streamed | multiplied if buffer == "cache" else multiplied | streamed
         yield Blocks(array.cycles(rows, dim, columns)[:, None], in_order(weights, read), results(here), events)
 
 
