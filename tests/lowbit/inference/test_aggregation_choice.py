@@ -27,17 +27,6 @@ def shapes_of(*batches):
     return BatchShapes(*np.array(batches, np.int64).T)
 
 
-@pytest.mark.parametrize("dim, bit_width", [(16, 2), (16, 8), (64, 2), (64, 4)])
-def test_dense_batches_take_tiles_and_sparse_ones_gather(dim, bit_width):
-    chosen = choose("auto", shapes_of(SPARSE, DENSE, SPARSE), dim, bit_width, COSTS)
-    assert chosen.tolist() == [False, True, False]
-
-
-def test_more_bits_turn_a_choice_to_gathering():
-    batch = shapes_of((1000, 40_000, 1000))
-    assert choose("auto", batch, 16, 1, COSTS) and not choose("auto", batch, 16, 8, COSTS)
-
-
 def test_the_faster_side_of_the_costs_is_always_taken():
     rng = np.random.default_rng(0)
     shapes = shapes_of(*rng.integers(1, 10_000, (200, 3)).tolist())

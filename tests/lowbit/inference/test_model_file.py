@@ -93,9 +93,6 @@ def resealed(content, **changes):
 
 ACCIDENTS = {
     "truncated": (lambda content: content[:-1], "is truncated: it has"),
-    "cut in the seal": (lambda content: content[:100], "is truncated"),
-    "empty": (lambda content: b"", "is no file of hpcgnn"),
-    "grown": (lambda content: content + b"\0", "is damaged: it has"),
     "another version": (lambda content: resealed(content, version=9), "has format 9, this version reads 2"),
     "a checkpoint": (lambda content: resealed(content, kind="checkpoint"),
                      "is a checkpoint file, expected a integer-model file"),
@@ -116,21 +113,6 @@ def test_a_damaged_file_is_refused_with_advice(tmp_path, how):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"m\.h5 is missing; run hpcgnn quantize again"):
         read_model(tmp_path / "m.h5")
-
-
-def test_a_file_with_any_byte_flipped_is_refused(tmp_path):
-    """Every byte of the seal, and others drawn from the whole file, each with a bit of its own."""
-    path, rng = tmp_path / "m.h5", np.random.default_rng(0)
-    write_model(path, some_model("gin", num_features=3, hidden=3, num_classes=2), MADE_ON)
-    content = path.read_bytes()
-    drawn = rng.choice(len(content), 1500, replace=False)
-    meaning = len(content[:SEAL_BYTES].rstrip(b"\0 \n")) + 1
-    for place in np.unique(np.concatenate([np.arange(meaning), drawn])):
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << int(rng.integers(8))
-        path.write_bytes(flipped)
-        with pytest.raises(CheckpointError):
-            read_model(path)
 
 
 def forge(path, change, model=None):
