@@ -72,7 +72,7 @@ ACCELERATOR_MUTATIONS = [
              "cycles = per_engine.max(axis=1)[:, None]",
              "cycles = -(-per_engine.sum(axis=1) // num_cores(design))[:, None]", SGCN),
     Mutation("accelerators/hybrid_engines.py", "weights are read for every block",
-             "weight_bytes * is_needed", "weight_bytes", SGCN),
+             "np.diff(slice_at)[of_slice] * is_needed", "np.diff(slice_at)[of_slice]", SGCN),
     Mutation("accelerators/energy.py", "a buffer costs what the smallest one does",
              "sram_pj_per_byte(design.buffers[buffer])", "sram_pj_per_byte(8)", ENERGY),
     Mutation("accelerators/energy.py", "leakage is forgotten", "leakage_mw(design) * 1e-3 * seconds", "0.0", ENERGY),

@@ -48,23 +48,35 @@ def array_of(design: Design) -> Array:
     return Array(rows, num_multipliers // rows)
 
 
+def weight_requests(design: Design, product: Product, weights_at: int, slice_start: np.ndarray, of_slice: np.ndarray,
+                    is_first: np.ndarray) -> Requests:
+    """Reads of the rows of W for each block's slice of columns of X.
+
+    If the Weight Buffer holds all of W, it stays there from the blocks that are first to read a slice.
+    """
+    slice_at = size_in_bytes(slice_start * product.combined_dim, design.bit_width)
+    weight_bytes = size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width)
+    is_needed = is_first | (weight_bytes > design.buffer_bytes("weight"))
+    return requests_of("weights", np.arange(len(of_slice)), weights_at + slice_at[of_slice],
+                       np.diff(slice_at)[of_slice] * is_needed)
+
+
 def combination_blocks(design: Design, array: Array, product: Product, weights_at: int,
                        inputs: Callable[[np.ndarray], Requests], results: Callable[[np.ndarray], Requests], buffer: str,
                        work_a_row: int = 1) -> Iterator[Blocks]:
     """Yield blocks of rows that stream through `buffer` and the array, while their results wait in the Output Buffer.
 
-    `inputs` and `results` make the requests of blocks with the rows start[b] to start[b + 1] - 1. W is read once if the
-    Weight Buffer holds it, else once per block. Assumed: the results of a block fill half the Output Buffer.
+    `inputs` and `results` make the requests of blocks with the rows start[b] to start[b + 1] - 1. Assumed: the results
+    of a block fill half the Output Buffer.
     """
     dim, columns = product.rows.dim, product.combined_dim
     num_results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
     start = block_starts(product.rows.num_rows, max(1, num_results // columns))
-    weight_bytes = size_in_bytes(dim * columns, design.bit_width)
-    is_resident = weight_bytes <= design.buffer_bytes("weight")
+    whole = np.array([0, dim])
     for first, last in runs_of(start * work_a_row):
         here, block = start[first:last + 1], np.arange(last - first)
-        rows, is_needed = np.diff(here), (first + block == 0) | (not is_resident)
-        weights, read = requests_of("weights", block, weights_at, weight_bytes * is_needed), inputs(here)
+        rows, read = np.diff(here), inputs(here)
+        weights = weight_requests(design, product, weights_at, whole, block * 0, first + block == 0)
         sum_bytes = int(rows.sum()) * columns * design.rules["sum_bits"] // 8
         streamed = {f"write:{buffer}": read.total_bytes, f"read:{buffer}": read.total_bytes}
         multiplied = {**array.events(design, rows, dim, columns, weights),

@@ -19,7 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcgnn.accelerators.design import Design, check_needs
-from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, combination_blocks, simd_cycles
+from hpcgnn.accelerators.hybrid_engines import (
+    Array,
+    array_of,
+    checked_order,
+    combination_blocks,
+    simd_cycles,
+    weight_requests,
+)
 from hpcgnn.accelerators.schedule import (
     AddressSpace,
     Blocks,
@@ -192,7 +199,8 @@ def _blocks_of_intervals(layer: Layer, plan: Plan, array: Array | None, start: n
     reads, is_last = [edges, *row_reads], of_slice == num_slices - 1
     cycles = [simd_cycles(design, arcs, depth) + is_last * simd_cycles(design, rows, own_dim)]
     if array is not None:
-        weights = _weight_requests(layer, plan, start[0] // plan.rows_a_block + interval, of_slice)
+        weights = weight_requests(design, product, layer.weights_at, plan.slice_start, of_slice,
+                                  (interval == 0) & (start[0] == 0))
         reads.append(weights)
         cycles.append(array.cycles(rows, depth, product.combined_dim))
         events |= array.events(design, rows, depth, product.combined_dim, weights)
@@ -234,13 +242,3 @@ def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, ki
     order = np.argsort(block, kind="stable")
     address = (at + row[:, None] * row_bytes + slice_at[:-1]).ravel()
     return requests_of(kind, block[order], address[order], np.tile(np.diff(slice_at), len(row))[order])
-
-
-def _weight_requests(layer: Layer, plan: Plan, interval: np.ndarray, of_slice: np.ndarray) -> Requests:
-    # The rows of W for each block's slice; if W stays in its buffer, for the first interval only.
-    slice_at = layer.num_bytes(plan.slice_start * layer.product.combined_dim)
-    is_resident = layer.num_bytes(layer.product.rows.dim * layer.product.combined_dim) <= layer.design.buffer_bytes(
-        "weight")
-    is_needed = (interval == 0) | (not is_resident)
-    return requests_of("weights", np.arange(len(interval)), layer.weights_at + slice_at[of_slice],
-                       np.diff(slice_at)[of_slice] * is_needed)

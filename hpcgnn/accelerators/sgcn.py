@@ -21,7 +21,14 @@ import numpy as np
 
 from hpcgnn._ext import row_cache as kernels
 from hpcgnn.accelerators.design import Design, check_needs, check_own_columns
-from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, combination_blocks, num_cores
+from hpcgnn.accelerators.hybrid_engines import (
+    Array,
+    array_of,
+    checked_order,
+    combination_blocks,
+    num_cores,
+    weight_requests,
+)
 from hpcgnn.accelerators.schedule import (
     AddressSpace,
     Blocks,
@@ -260,11 +267,8 @@ def _multiplied(work: Aggregation, multiplication: Multiplication, index: int, s
                 reads: list[Requests], events: dict[str, int]) -> Blocks:
     design, product, array = work.design, multiplication.product, multiplication.array
     rows, block, columns = np.diff(start), np.arange(len(start) - 1), product.combined_dim
-    slice_start = starts_of(work.rows.columns)
-    at, end, size = (int(size_in_bytes(slice_start[which] * columns, design.bit_width))
-                     for which in (index, index + 1, -1))
-    is_needed = (start[:-1] == 0) | (size > design.buffer_bytes("weight"))
-    weights = requests_of("weights", block, multiplication.weights_at + at, (end - at) * is_needed)
+    weights = weight_requests(design, product, multiplication.weights_at, starts_of(work.rows.columns),
+                              np.full(len(block), index), start[:-1] == 0)
     sum_bytes = size_in_bytes(product.result_dim, design.rules["sum_bits"])
     sums = requests_of("partial sums", block, multiplication.sums_at + start[:-1] * sum_bytes, rows * sum_bytes)
     is_last = index == work.rows.num_slices - 1
