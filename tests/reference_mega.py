@@ -6,8 +6,8 @@ import numpy as np
 
 
 def packages_by_loop(counts, widths, lengths):
-    """Bits of the packages that each row opens, and their number; value after value (MEGA, §V-B)."""
-    bits, numbers, packages = [0] * len(counts), [0] * len(counts), []
+    """Bits of the packages that each row opens; value after value (MEGA, §V-B)."""
+    bits, packages = [0] * len(counts), []
     for row, (count, width) in enumerate(zip(counts, widths, strict=True)):
         for _ in range(count):
             is_open = packages and packages[-1][1] == width and (packages[-1][2] + 1) * width <= lengths[2]
@@ -16,8 +16,7 @@ def packages_by_loop(counts, widths, lengths):
             packages[-1][2] += 1
     for row, width, held in packages:
         bits[row] += 5 + next(length for length in lengths if length >= held * width)
-        numbers[row] += 1
-    return bits, numbers
+    return bits
 
 
 def combine(codes, widths, weights, num_bse, num_pes):

@@ -197,12 +197,12 @@ def stored_rows(rows: FeatureCounts, rules: Rules) -> StoredRows:
         width = np.full(len(width), used.max(initial=1))
         bits = count * width
     else:
-        bits, _ = package_bits(count, width, rules["package_lengths"])
+        bits = package_bits(count, width, rules["package_lengths"])
     return StoredRows(width, *(-(-starts_of(ends) // 8) for ends in (bits, np.full(len(width), rows.dim, np.int64))))
 
 
-def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Bits of the packages that each row opens, headers and padding included, and their number, (num_rows,) int64 both.
+def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """Bits of the packages that each row opens, headers and padding included, (num_rows,) int64.
 
     A package takes the values of successive rows until it is full or the width changes. Its mode is the shortest one
     that holds them. A row without values changes nothing.
@@ -214,26 +214,25 @@ def package_bits(count: np.ndarray, width: np.ndarray, lengths: Sequence[int]) -
 
     Reference: MEGA, §V-B and §V-D.
     """
-    bits, num_packages = np.zeros(len(count), np.int64), np.zeros(len(count), np.int64)
-    row = np.flatnonzero(count)
+    bits, row = np.zeros(len(count), np.int64), np.flatnonzero(count)
     if not row.size:
-        return bits, num_packages
+        return bits
     length, count, width = np.asarray(lengths, np.int64), count[row].astype(np.int64), width[row].astype(np.int64)
     begins = np.concatenate([[True], width[1:] != width[:-1]])     # a run of rows of one width
     end = np.cumsum(count)
     before = end - count
     first, run = before[begins], np.cumsum(begins) - 1
     capacity = length[2] // width
-    num_packages[row] = -(-(end - first[run]) // capacity) + -(before - first[run]) // capacity
+    num_packages = -(-(end - first[run]) // capacity) + -(before - first[run]) // capacity
     full_bits = length[np.searchsorted(length, capacity * width)]
-    bits[row] = num_packages[row] * (full_bits + HEADER_BITS)
+    bits[row] = num_packages * (full_bits + HEADER_BITS)
     run_width, run_capacity = width[begins], capacity[begins]
     run_values = np.diff(first, append=end[-1])
     full_before = (run_values - 1) // run_capacity * run_capacity
     opener = np.searchsorted(before, first + full_before, "right") - 1
     rest = run_values - full_before
     bits[row[opener]] += length[np.searchsorted(length, rest * run_width)] - full_bits[opener]
-    return bits, num_packages
+    return bits
 
 
 @dataclass(frozen=True)
