@@ -65,6 +65,10 @@ def walked(design, workload):
     return [(one, list(one.blocks())) for one in passes(design, workload)]
 
 
+def all_blocks(design, workload):
+    return [run for _, blocks in walked(design, workload) for run in blocks]
+
+
 def bytes_by_kind(blocks, side):
     """Bytes of the reads or writes of blocks, by the names of KINDS; 0 for what is not asked for."""
     total = Counter()

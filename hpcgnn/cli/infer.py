@@ -88,9 +88,9 @@ def infer_in_parallel(comm, model: Path, shards: Path, out: Path | None, repeat:
     info = read_shared_info(comm, shards)
     check_same(comm, {**options, "out": out, "repeat": repeat})
     # These import torch, which takes seconds, so checks without torch come before.
-    from hpcgnn.lowbit.inference.model_source import open_model
+    from hpcgnn.lowbit.inference.model_source import open_model, timed
     from hpcgnn.lowbit.inference.predictions import write_predictions
-    from hpcgnn.lowbit.inference.run import IntegerRun, peak_bytes, timed
+    from hpcgnn.lowbit.inference.run import IntegerRun, peak_bytes
     from hpcgnn.results.answer_file import check_writable
     from hpcgnn.training.batch_graph import ClusterCut
 

@@ -46,9 +46,8 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
 
     info = read_shared_info(comm, shards)
     # These import torch, which takes seconds, so checks without torch come before.
-    from hpcgnn.lowbit.inference.input_rows import StoredPart
     from hpcgnn.lowbit.inference.model_file import write_model
-    from hpcgnn.lowbit.inference.model_source import integer_config, integer_model
+    from hpcgnn.lowbit.inference.model_source import StoredPart, integer_config, integer_model
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.results.answer_file import check_writable
     from hpcgnn.training.session import check_task

@@ -203,16 +203,9 @@ def _codes_of(matrix: torch.Tensor, bit_width: int) -> torch.Tensor:
 
 def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float | None,
                high: torch.Tensor | float | None, rounding: str, line_axis: int | None) -> CodeRange:
-    """Return the steps and lows by which the values of a matrix become codes.
+    """Return the steps and lows by which (rows, columns) float32 values become codes; see `to_bit`.
 
-    Parameters
-    ----------
-    values : (rows, columns) float32
-    bit_width : int, 1 to 8
-    low, high, rounding              as in `hpcgnn.lowbit.to_bit`
-    line_axis : {0, 1} or None       None: one range for all values; else one per line along this axis
-
-    Raises KernelError for non-finite values, a bad range, or an unknown width or rounding.
+    line_axis is None for one range of all values, else 0 or 1 for one per line along this axis.
     """
     check_bit_width(bit_width)
     found_low, found_high = _extremes(values, line_axis)

@@ -124,11 +124,8 @@ class PackagedRows:
         if not (0 <= self.num_rows <= max(self.num_position_bits, 0) and 0 <= self.dim <= MAX_DIM):
             raise KernelError(f"packages of {self.num_rows} rows of {self.dim} columns have {self.num_position_bits} "
                               f"bits of positions; expected at least one bit per row and at most {MAX_DIM} columns")
-        entries = (-(-self.num_rows // self.interval),)
-        expected = {"stream": (np.uint8, (-(-self.num_bits // 8),)),
-                    "positions": (np.uint8, (-(-self.num_position_bits // 8),)), "index_bit": (np.int64, entries),
-                    "index_values": (np.int32, entries), "index_position": (np.int64, entries)}
-        for name, (dtype, shape) in expected.items():
+        layout = layout_of(self.num_rows, self.num_bits, self.num_position_bits, self.interval)
+        for name, (dtype, shape) in layout.items():
             array = getattr(self, name)
             if array.dtype != dtype or array.shape != shape:
                 raise KernelError(f"packages of {self.num_rows} rows of {self.dim} columns have {name} of "
@@ -238,6 +235,15 @@ class PackagedRows:
         if fault:
             raise KernelError(f"packages can't be read at row {row} of {self.num_rows}: {FAULTS[fault]}; "
                               "encode the rows again")
+
+
+def layout_of(num_rows: int, num_bits: int, num_position_bits: int, interval: int
+              ) -> dict[str, tuple[type, tuple[int, ...]]]:
+    """Type and shape of the arrays of `PackagedRows`, by name."""
+    entries = (-(-num_rows // interval),)
+    return {"stream": (np.uint8, (-(-num_bits // 8),)), "positions": (np.uint8, (-(-num_position_bits // 8),)),
+            "index_bit": (np.int64, entries), "index_values": (np.int32, entries),
+            "index_position": (np.int64, entries)}
 
 
 @dataclass

@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.errors import KernelError, ShardError
-from hpcgnn.lowbit.package import MAX_INTERVAL, PackagedRows, PackageFormat, PackageWriter
+from hpcgnn.lowbit.package import MAX_INTERVAL, PackagedRows, PackageFormat, PackageWriter, layout_of
 from hpcgnn.lowbit.package_features import check_feature_bits, quantize_features
 from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.features import FeatureStorage, has_negative_features
@@ -31,7 +31,7 @@ KIND, VERSION = "activations", 2
 ADVICE = "run hpcgnn infer --packages again"
 Layers = Sequence[tuple[PackagedRows, np.ndarray]]     # packages of all rows, and a scale a row
 SCALARS = ("num_rows", "dim", "num_bits", "num_position_bits", "interval")
-ARRAYS = ("stream", "positions", "index_bit", "index_values", "index_position")
+ARRAYS = tuple(layout_of(0, 0, 0, 1))
 ATTRIBUTES = (*SCALARS, "lengths", "is_signed")
 
 
@@ -115,7 +115,9 @@ def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> t
     scalars: dict[str, Any] = {scalar: integer_of(group, path, scalar, advice) for scalar in SCALARS}
     if not 1 <= scalars["interval"] <= MAX_INTERVAL:
         raise ShardError(f"{path} has packages with an index entry every {scalars['interval']} rows; {advice}")
-    check_layout(group, path, _layout(**scalars), advice)
+    layout: Layout = {**layout_of(*(scalars[name] for name in SCALARS if name != "dim")),
+                      "scale": (np.float32, (scalars["num_rows"],))}
+    check_layout(group, path, layout, advice)
     lengths, is_signed = group.attrs["lengths"], group.attrs["is_signed"]
     if getattr(lengths, "shape", None) != (3,) or lengths.dtype != np.int64 or not isinstance(is_signed, np.bool_):
         raise ShardError(f"{path} has lengths {lengths} and is_signed {is_signed} of {name}, expected three integers "
@@ -129,13 +131,6 @@ def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> t
     if not (is_finite(scale) and (scale >= 0).all()):
         raise ShardError(f"{path} has scales of {name} that are negative, NaN or infinite; {advice}")
     return packed, scale
-
-
-def _layout(num_rows: int, num_bits: int, num_position_bits: int, interval: int, **_: int) -> Layout:
-    entries = (-(-num_rows // interval),)
-    return {"stream": (np.uint8, (-(-num_bits // 8),)), "positions": (np.uint8, (-(-num_position_bits // 8),)),
-            "index_bit": (np.int64, entries), "index_values": (np.int32, entries),
-            "index_position": (np.int64, entries), "scale": (np.float32, (num_rows,))}
 
 
 def activation_path(folder: Path, part: int) -> Path:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mega_setup import (
     MODELS,
+    all_blocks,
     bytes_by_kind,
     random_rows,
     small_design,
@@ -20,10 +21,6 @@ from reference_mega import condense
 from hpcgnn.accelerators.mega.layout import SCHEDULES, Rules, stored_rows
 from hpcgnn.accelerators.subgraphs import subgraphs_of
 from hpcgnn.accelerators.workload import Product
-
-
-def all_blocks(design, workload):
-    return [run for _, blocks in walked(design, workload) for run in blocks]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

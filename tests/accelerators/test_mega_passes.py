@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from accelerator_workloads import walk
-from mega_setup import MODELS, ROWS_A_SUBGRAPH, random_rows, small_design, small_workload, walked
+from mega_setup import MODELS, ROWS_A_SUBGRAPH, all_blocks, random_rows, small_design, small_workload, walked
 
 from hpcgnn.accelerators.design import read_design
 from hpcgnn.accelerators.mega import passes
@@ -20,10 +20,6 @@ from hpcgnn.errors import ConfigError
 
 SHAPES = {"usual": {}, "hub": {"hub": True}, "no arcs": {"num_arcs": 0}, "one node": {"num_nodes": 1, "num_arcs": 0},
           "one node with an arc": {"num_nodes": 1, "num_arcs": 1}, "all rows zero": {"density": 0}}
-
-
-def all_blocks(design, workload):
-    return [run for _, blocks in walked(design, workload) for run in blocks]
 
 
 def spans(blocks, side, *kinds):

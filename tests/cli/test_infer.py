@@ -34,7 +34,7 @@ def answers(path):
 
 def alone(path, folder):
     """The run of a model on one rank, opened by every rank for itself."""
-    from hpcgnn.lowbit.inference.input_rows import StoredPart
+    from hpcgnn.lowbit.inference.model_source import StoredPart
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info
 
@@ -74,7 +74,7 @@ def test_a_run_folder_is_quantized_on_the_fly_and_timed_in_floats(hpcgnn, shards
 
 @pytest.mark.parallel([1, 2])
 def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, shared_path):
-    from hpcgnn.lowbit.inference.input_rows import FloatRows, StoredPart
+    from hpcgnn.lowbit.inference.model_source import FloatRows, StoredPart
     from hpcgnn.lowbit.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info, read_partition
 

@@ -161,9 +161,10 @@ class FieldExchange:
     def _finish(self, fields: torch.Tensor, dim: int, send: torch.Tensor, receive: torch.Tensor, sent: Any) -> None:
         sent.synchronize()
         row_bytes = 4 * fields.shape[1]
-        messages = [[memory.numpy()[first:end] for first, end in pairwise(np.cumsum([0, *map(len, lists)]) * row_bytes)]
-                    for memory, lists in ((send, self._exchange.boundary), (receive, self._exchange.halo))]
-        self._exchange.transfer(*messages, dim).wait()
+        of_peers, from_peers = (
+            [memory.numpy()[first:end] for first, end in pairwise(np.cumsum([0, *map(len, lists)]) * row_bytes)]
+            for memory, lists in ((send, self._exchange.boundary), (receive, self._exchange.halo)))
+        self._exchange.transfer(of_peers, from_peers, dim).wait()
         first, begin = self._num_inner, 0
         for rows in self._exchange.halo:
             num_bytes = len(rows) * row_bytes

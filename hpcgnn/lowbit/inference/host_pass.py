@@ -262,7 +262,9 @@ class RankNeighborhood:
         for first, stop, table in self._readable(codes, bit_width):
             # Halo rows are scored here, from the same codes to the same integers as by their owners.
             if len(scores.source) < len(table):
-                scores = _joined(scores, score_codes(table[part.num_inner:], vectors, num_heads))
+                halo = score_codes(table[part.num_inner:], vectors, num_heads)
+                scores = Scores(np.concatenate([scores.target, halo.target]),
+                                np.concatenate([scores.source, halo.source]))
             yield first, attend_codes(part.indptr[first:stop + 1], part.indices, table, scores, first)
 
     def _readable(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -279,10 +281,6 @@ class RankNeighborhood:
         arrival.finish(table[num_inner:])
         for first, stop in row_blocks(part.num_central, num_inner, dim):
             yield first, stop, table
-
-
-def _joined(inner: Scores, halo: Scores) -> Scores:
-    return Scores(np.concatenate([inner.target, halo.target]), np.concatenate([inner.source, halo.source]))
 
 
 class CompiledGraph:
@@ -376,9 +374,15 @@ class BatchNeighborhood:
         for first, end in self._blocks(codes.shape[1]):
             start = int(row_begin[first])
             out = empty((int(row_begin[end]) - start, codes.shape[1]), torch.int32).numpy()
-            for low, high in _runs(takes_tiles, first, end):
-                self._sum_run(codes, bit_width, low, high, bool(takes_tiles[low]),
-                              out[row_begin[low] - start:row_begin[high] - start])
+            # Neighboring batches that are summed alike form a run.
+            changes = np.flatnonzero(np.diff(takes_tiles[first:end])) + first + 1
+            for low, high in pairwise([first, *changes.tolist(), end]):
+                sums = out[row_begin[low] - start:row_begin[high] - start]
+                if takes_tiles[low]:
+                    tiles.sum_batches(self._tiles, codes, bit_width, low, high, sums)
+                else:
+                    indptr = self._batches.indptr[row_begin[low]:row_begin[high] + 1]
+                    sum_codes(indptr, self._batches.indices, codes, sums)
             yield start, out
 
     def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
@@ -388,14 +392,6 @@ class BatchNeighborhood:
         for first, end in self._blocks(codes.shape[1]):
             start, stop = int(row_begin[first]), int(row_begin[end])
             yield start, attend_codes(self._batches.indptr[start:stop + 1], self._batches.indices, codes, scores, start)
-
-    def _sum_run(self, codes: np.ndarray, bit_width: int, first: int, end: int, by_tiles: bool,
-                 out: np.ndarray) -> None:
-        if by_tiles:
-            tiles.sum_batches(self._tiles, codes, bit_width, first, end, out)
-            return
-        rows = self._batches.row_begin
-        sum_codes(self._batches.indptr[rows[first]:rows[end] + 1], self._batches.indices, codes, out)
 
     def _blocks(self, dim: int) -> Iterator[tuple[int, int]]:
         return runs_of_batches(self._batches.row_begin, max(1, BATCH_ELEMENTS // max(1, dim)))
@@ -440,13 +436,6 @@ class AggregationCounts:
     by_gather: int = 0
     num_jumped: int = 0
     num_places: int = 0
-
-
-def _runs(takes_tiles: np.ndarray, first: int, end: int) -> Iterator[tuple[int, int]]:
-    # Neighboring batches that are summed alike form a run.
-    changes = np.flatnonzero(np.diff(takes_tiles[first:end])) + first + 1
-    bounds = [first, *changes.tolist(), end]
-    yield from pairwise(bounds)
 
 
 def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, in_degree: np.ndarray) -> PackedBatches:

@@ -19,9 +19,10 @@ Parts that a convolution lacks are left out. Files of format 1 name no fingerpri
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -74,7 +75,12 @@ def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: 
             store_texts(file, CLASS_NAMES, model.class_names)
         file.attrs["num_convolutions"] = len(model.convolutions)
         for number, convolution in enumerate(model.convolutions):
-            _store_convolution(file.create_group(f"convolutions/{number}"), convolution)
+            parent = file.create_group(f"convolutions/{number}")
+            for name, arrays, attributes in _groups_of(convolution):
+                group = parent.require_group(name)
+                for key, array in arrays.items():
+                    group[key] = array
+                group.attrs.update(attributes)
 
     write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
 
@@ -99,49 +105,34 @@ def read_model(path: Path) -> tuple[IntegerModel, Fingerprint, ClusterCut | None
 
 
 def payload_bytes(model: IntegerModel) -> int:
-    maps = [one for convolution in model.convolutions for one in convolution.maps]
-    tables = [one for convolution in model.convolutions for one in (convolution.rows, convolution.second_rows) if one]
-    reals = [array for convolution in model.convolutions for array in _reals_of(convolution)]
-    return (sum(packed_bytes(one.codes.size, one.scale.bit_width) + 4 * len(one.scale.step) for one in maps)
-            + sum(5 * len(one.step) for one in tables) + sum(4 * array.size for array in reals))
+    return sum(array.nbytes for convolution in model.convolutions for group in _groups_of(convolution)
+               for array in group.arrays.values())
 
 
-def _reals_of(convolution: IntegerConvolution) -> list[np.ndarray]:
-    arrays = [convolution.mapped.step, *(getattr(convolution, name) for name in REALS)]
-    if convolution.norm is not None:
-        arrays += [convolution.norm.weight, convolution.norm.bias]
-    return [array for array in arrays if array is not None]
+class _Group(NamedTuple):
+    name: str
+    arrays: dict[str, np.ndarray]
+    attributes: dict[str, Any]
 
 
-def _store_convolution(group: h5py.Group, convolution: IntegerConvolution) -> None:
-    for name in OPTIONS:
-        group.attrs[name] = getattr(convolution, name)
+def _groups_of(convolution: IntegerConvolution) -> Iterator[_Group]:
+    yield _Group(".", {}, {name: getattr(convolution, name) for name in OPTIONS})
     for name in ("rows", "second_rows"):
         scale = getattr(convolution, name)
         if scale is not None:
-            part = _store_arrays(group, name, step=scale.step, bit_width=scale.bit_width)
-            part.attrs["is_signed"] = scale.is_signed
+            yield _Group(name, {"step": scale.step, "bit_width": scale.bit_width}, {"is_signed": scale.is_signed})
     for name in ("neighbor", "own", "second"):
         weights = getattr(convolution, name)
         if weights is not None:
-            packed = pack_codes(np.ascontiguousarray(weights.codes), weights.scale.bit_width)
-            part = _store_arrays(group, name, codes=packed, step=weights.scale.step)
-            part.attrs["bit_width"], part.attrs["shape"] = weights.scale.bit_width, weights.codes.shape
-    part = _store_arrays(group, "mapped", step=convolution.mapped.step)
-    part.attrs["bit_width"] = convolution.mapped.bit_width
-    for name in REALS:
-        if getattr(convolution, name) is not None:
-            group[name] = getattr(convolution, name)
-    if convolution.norm is not None:
-        part = _store_arrays(group, "norm", weight=convolution.norm.weight, bias=convolution.norm.bias)
-        part.attrs["eps"] = convolution.norm.eps
-
-
-def _store_arrays(group: h5py.Group, name: str, **arrays: np.ndarray) -> h5py.Group:
-    part = group.create_group(name)
-    for key, array in arrays.items():
-        part[key] = array
-    return part
+            codes, scale = np.ascontiguousarray(weights.codes), weights.scale
+            yield _Group(name, {"codes": pack_codes(codes, scale.bit_width), "step": scale.step},
+                         {"bit_width": scale.bit_width, "shape": codes.shape})
+    yield _Group("mapped", {"step": convolution.mapped.step}, {"bit_width": convolution.mapped.bit_width})
+    reals = {name: getattr(convolution, name) for name in REALS}
+    yield _Group(".", {name: array for name, array in reals.items() if array is not None}, {})
+    norm = convolution.norm
+    if norm is not None:
+        yield _Group("norm", {"weight": norm.weight, "bias": norm.bias}, {"eps": norm.eps})
 
 
 def _load_model(file: h5py.File, path: Path) -> IntegerModel:
@@ -174,7 +165,7 @@ class _Loader:
             rows=self.row_scale(group["rows"]), second_rows=self.optional(self.row_scale, group, "second_rows"),
             neighbor=self.map(group["neighbor"]), own=self.optional(self.map, group, "own"),
             second=self.optional(self.map, group, "second"),
-            mapped=ColumnScale(self.array(group["mapped"], "step", np.float32), _width(group["mapped"])),
+            mapped=self.column_scale(group["mapped"]),
             **reals,
             norm=None if norm is None else Normalization(
                 self.array(norm, "weight", np.float32), self.array(norm, "bias", np.float32),
@@ -187,9 +178,12 @@ class _Loader:
         return RowScale(self.array(group, "step", np.float32), self.array(group, "bit_width", np.uint8),
                         _scalar(group, "is_signed", bool))
 
+    def column_scale(self, group: h5py.Group) -> ColumnScale:
+        return ColumnScale(self.array(group, "step", np.float32), _scalar(group, "bit_width", int))
+
     def map(self, group: h5py.Group) -> IntegerMap:
-        shape, scale = tuple(group.attrs["shape"].tolist()), ColumnScale(self.array(group, "step", np.float32),
-                                                                         _width(group))
+        shape = tuple(group.attrs["shape"].tolist())
+        scale = self.column_scale(group)
         packed = self.array(group, "codes", np.uint8)
         if len(shape) != 2 or min(shape) < 0 or packed.shape != (packed_bytes(shape[0] * shape[1], scale.bit_width),):
             raise KernelError(f"weights of shape {shape} and {scale.bit_width} bits are packed in {packed.size} bytes")
@@ -206,10 +200,6 @@ class _Loader:
         return np.asarray(held[()])
 
 
-def _width(group: h5py.Group) -> int:
-    return _scalar(group, "bit_width", int)
-
-
 def _scalar(group: h5py.Group, name: str, kind: type):
     value = group.attrs[name]
     value = value.item() if isinstance(value, np.generic) else value
@@ -223,21 +213,17 @@ def check_model(model: IntegerModel) -> IntegerModel:
     if not model.convolutions:
         raise KernelError("an integer model needs at least one convolution, found none")
     in_dim, last = model.num_features, len(model.convolutions) - 1
-    for number, convolution in enumerate(model.convolutions):
-        in_dim = _check_numbered(number, convolution, in_dim, number == last)
+    try:
+        for number, convolution in enumerate(model.convolutions):
+            in_dim = _check_convolution(convolution, in_dim, number == last)
+    except KernelError as error:
+        raise KernelError(f"convolution {number}, of {convolution.kind}: {error}") from error
     if in_dim != model.num_classes:
         raise KernelError(f"the last convolution has {in_dim} outputs, expected one per class, {model.num_classes}")
     if model.class_names and len(set(model.class_names)) != model.num_classes:
         raise KernelError(f"its class names are {len(set(model.class_names))} different ones, expected one per class, "
                           f"{model.num_classes}")
     return model
-
-
-def _check_numbered(number: int, convolution: IntegerConvolution, in_dim: int, is_last: bool) -> int:
-    try:
-        return _check_convolution(convolution, in_dim, is_last)
-    except KernelError as error:
-        raise KernelError(f"convolution {number}, of {convolution.kind}: {error}") from error
 
 
 def _check_convolution(convolution: IntegerConvolution, in_dim: int, is_last: bool) -> int:

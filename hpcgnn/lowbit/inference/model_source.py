@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -170,27 +170,23 @@ def integer_model(run: TrainedRun, bits: int | None, row_bits: int | None) -> In
 def integer_config(settings: dict[str, Any], folder: Path, device: str, names: Iterable[str] = KEPT) -> TrainConfig:
     """Settings under which a run's model answers; CheckpointError for a model that can't become integers."""
     config, precision = answering_config(settings, folder, names, device=device), settings.get("precision", "fp32")
-    if config.model not in QUANTIZED_MODELS:
-        raise CheckpointError(f"{folder} holds a {config.model}, and only {', '.join(QUANTIZED_MODELS)} become "
-                              "integers; train one of them")
-    if config.task != NODES:
-        raise CheckpointError(f"{folder} was trained to predict links, and integers predict classes; train it with "
-                              "--task nodes")
-    if settings.get("residual", False):
-        raise CheckpointError(f"{folder} was trained with residual sums, which integers do not have; train without "
-                              "residual")
-    if settings.get("label_inputs", 0.0):
-        raise CheckpointError(f"{folder} was trained with label_inputs, and integers read features only; train without "
-                              "them")
-    if settings.get("node_embedding", 0):
-        raise CheckpointError(f"{folder} was trained with node_embedding, and integers read features only; train "
-                              "without it")
-    if config.norm == "batch":
-        raise CheckpointError(f"{folder} was trained with --norm batch, which integers do not have; train with --norm "
-                              "layer or none")
-    if config.model == "gin" and precision != "fp32":
-        raise CheckpointError(f"{folder} holds a gin trained in {precision}, which averages its neighbors, and "
-                              "integers sum them; train it with --precision fp32")
+    for is_unfit, reason in (
+            (config.model not in QUANTIZED_MODELS, f"holds a {config.model}, and only {', '.join(QUANTIZED_MODELS)} "
+             "become integers; train one of them"),
+            (config.task != NODES, "was trained to predict links, and integers predict classes; train it with --task "
+             "nodes"),
+            (settings.get("residual", False), "was trained with residual sums, which integers do not have; train "
+             "without residual"),
+            (settings.get("label_inputs", 0.0), "was trained with label_inputs, and integers read features only; train "
+             "without them"),
+            (settings.get("node_embedding", 0), "was trained with node_embedding, and integers read features only; "
+             "train without it"),
+            (config.norm == "batch", "was trained with --norm batch, which integers do not have; train with --norm "
+             "layer or none"),
+            (config.model == "gin" and precision != "fp32", f"holds a gin trained in {precision}, which averages its "
+             "neighbors, and integers sum them; train it with --precision fp32")):
+        if is_unfit:
+            raise CheckpointError(f"{folder} {reason}")
     return config
 
 
@@ -252,12 +248,22 @@ def _remarks(source: str, of_graph: str | None, cut: ClusterCut | None, answered
 
 @torch.no_grad()
 def _float_seconds(session: Session, repeat: int) -> float:
-    """Collective: return the median over passes of the slowest rank's seconds in floats, with random weights."""
-    model, seconds = session.float_model(session.config.seed).eval(), []
+    """Collective: time passes in floats, with random weights."""
+    model, graph = session.float_model(session.config.seed).eval(), session.graph
+
+    def forward() -> None:
+        graph.begin_forward(seed=0, epoch=0, is_training=False)
+        model(graph, graph.x)
+
+    return timed(session.comm, forward, repeat)[1]
+
+
+def timed(comm: MPI.Comm, forward: Callable[[], Result], repeat: int) -> tuple[Result, float]:
+    """Collective: return the last answer of `repeat` passes, and the median of the slowest rank's seconds."""
+    seconds = []
     for _ in range(repeat):
-        session.comm.Barrier()
+        comm.Barrier()
         started = time.perf_counter()
-        session.graph.begin_forward(seed=0, epoch=0, is_training=False)
-        model(session.graph, session.graph.x)
-        seconds.append(session.comm.allreduce(time.perf_counter() - started, MPI.MAX))
-    return statistics.median(seconds)
+        answer = forward()
+        seconds.append(comm.allreduce(time.perf_counter() - started, MPI.MAX))
+    return answer, statistics.median(seconds)

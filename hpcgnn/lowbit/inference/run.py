@@ -7,9 +7,7 @@ the host, with the same bits.
 from __future__ import annotations
 
 import resource
-import statistics
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -25,8 +23,7 @@ from hpcgnn.lowbit.inference.code_exchange import CodeExchange
 from hpcgnn.lowbit.inference.coded_rows import BitRows, PackedCodes
 from hpcgnn.lowbit.inference.device_pass import DevicePass
 from hpcgnn.lowbit.inference.host_pass import Answer, HostPass, RankNeighborhood
-from hpcgnn.lowbit.inference.input_rows import StoredPart
-from hpcgnn.lowbit.inference.model_source import classes_of_model
+from hpcgnn.lowbit.inference.model_source import StoredPart, classes_of_model
 from hpcgnn.lowbit.integer_model import IntegerModel
 from hpcgnn.lowbit.package import PackagedRows
 from hpcgnn.nn.models import INTEGERS_REFUSE
@@ -136,17 +133,6 @@ class IntegerRun:
         between = self._pass.row_bytes if is_counted else 0
         total = self.comm.allreduce(np.array([self.stored_bytes, self.rows.num_bytes, between])).tolist()
         return RowBytes(self.stored_form, self.rows.form, total[0], total[1], total[2] if is_counted else None)
-
-
-def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:
-    """Collective: return the last answer of `repeat` passes, and the median of the slowest rank's seconds."""
-    seconds = []
-    for _ in range(repeat):
-        comm.Barrier()
-        started = time.perf_counter()
-        answer = forward()
-        seconds.append(comm.allreduce(time.perf_counter() - started, MPI.MAX))
-    return answer, statistics.median(seconds)
 
 
 def peak_bytes(comm: MPI.Comm) -> int:

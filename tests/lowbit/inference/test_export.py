@@ -8,7 +8,7 @@ import torch
 from mpi4py import MPI
 from training_setup import easy_graph, train, write_once
 
-from hpcgnn.lowbit.inference.input_rows import StoredPart
+from hpcgnn.lowbit.inference.model_source import StoredPart
 from hpcgnn.lowbit.inference.run import IntegerRun
 
 
