@@ -49,6 +49,8 @@ from hpcgnn.training.trained_run import (
     other_graph_line,
 )
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
 class FloatRows:
