@@ -14,7 +14,7 @@ from typing import Any
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, find_method, name_of, users_of
 from hpcgnn.methods.method import DIFFERENCES, NARROW_SUMS, Method
-from hpcgnn.methods.vanilla import Vanilla
+from hpcgnn.methods.stored import Vanilla
 from hpcgnn.nn.layers import ROW_BY_ROW
 from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.registry import read_registry

@@ -63,7 +63,7 @@ MAY_IMPORT = CORE | WINGS | COMMANDS
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
     "mpi4py": ("run.launch", "run.torchrun", "exchange", "steps.clusters", "methods.method", "methods.controller",
-               "methods.solving", "methods.assigning", "methods.bisection", "training", "lowbit.inference", "library",
+               "methods.solving", "methods.bisection", "training", "lowbit.inference", "library",
                "results", "links"),
     "cupy": ("ops.cuda.module",),
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "lowbit.package_shards",

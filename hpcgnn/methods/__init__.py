@@ -10,16 +10,16 @@ from hpcgnn.methods.method import Method
 from hpcgnn.settings import NamedClasses, hint_of, import_class
 
 METHODS: Mapping[str, type[Method]] = NamedClasses({
-    "vanilla": "hpcgnn.methods.vanilla:Vanilla",
+    "vanilla": "hpcgnn.methods.stored:Vanilla",
     "uniform": "hpcgnn.methods.uniform:Uniform",
     "random": "hpcgnn.methods.uniform:Random",
     "sylvie": "hpcgnn.methods.sylvie:Sylvie",
     "sylvie-paper": "hpcgnn.methods.sylvie:SylviePaper",
     "adaqp": "hpcgnn.methods.adaqp:AdaQP",
     "joint": "hpcgnn.methods.adaqp:Joint",
-    "pipegcn": "hpcgnn.methods.pipegcn:PipeGCN",
-    "bns": "hpcgnn.methods.bns:BNS",
-    "sancus": "hpcgnn.methods.sancus:Sancus",
+    "pipegcn": "hpcgnn.methods.stored:PipeGCN",
+    "bns": "hpcgnn.methods.stored:BNS",
+    "sancus": "hpcgnn.methods.stored:Sancus",
 }, "method", Method)
 
 

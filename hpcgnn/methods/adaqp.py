@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, SolvesWidths
+from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, SolvesWidths, parse_percentiles
 from hpcgnn.methods.method import MethodContext, narrow_sums
 from hpcgnn.settings import setting
 
@@ -50,7 +50,6 @@ class Joint(FollowsLoss, SolvesWidths):
         return narrow_sums(self.choices())
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        from hpcgnn.methods.node_bits import parse_percentiles
         from hpcgnn.methods.policies import BudgetedWidths, level_shares
 
         shares = level_shares(parse_percentiles(PERCENTILES), len(self.choices()))

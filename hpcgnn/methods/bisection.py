@@ -219,26 +219,11 @@ def _bits_of(steps: Steps, which: np.ndarray, num_rounds: int) -> np.ndarray:
 
 
 class Reductions(Protocol):
-    """Combines arrays of one shape over the ranks, in float64; all ranks call in the same order."""
+    """Combines float64 arrays of one shape over the ranks; all ranks call in the same order."""
 
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """Collective: return the sums over the ranks."""
+    def sum(self, values: np.ndarray) -> np.ndarray: ...
 
-    def max(self, values: np.ndarray) -> np.ndarray:
-        """Collective: return the maxima over the ranks."""
+    def max(self, values: np.ndarray) -> np.ndarray: ...
 
     def before(self, values: np.ndarray) -> np.ndarray:
-        """Collective: return the sums over the ranks before this one."""
-
-
-class Alone:
-    """Reductions of a single rank with the whole problem."""
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        return values.copy()
-
-    def max(self, values: np.ndarray) -> np.ndarray:
-        return values.copy()
-
-    def before(self, values: np.ndarray) -> np.ndarray:
-        return np.zeros(values.shape)
+        """The sums over the ranks before this one."""

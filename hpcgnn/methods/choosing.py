@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods.method import KEEPS_ALL_PEERS, Method, MethodContext
 from hpcgnn.settings import setting
+from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 if TYPE_CHECKING:
     from hpcgnn.exchange.kinds import ExchangeKind
@@ -45,8 +47,6 @@ class ChoosesWidths(Method):
 
     def choices(self) -> tuple[int, ...]:
         """The widths, ascending; ConfigError if they are malformed."""
-        from hpcgnn.methods.node_bits import parse_widths
-
         return parse_widths(self.automatic if self.widths == "auto" else self.widths)
 
 
@@ -132,3 +132,33 @@ class SolvesWidths(Reproducible):
         timed = time_rounds(comm, Link(context.link_bytes_per_second))
         told = swap_rows(comm, peers, fit_links(peers, ranks_of_node(comm), *timed))
         return LinkModel(told[:, 0].copy(), told[:, 1].copy())
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
+    """Return the widths of a comma-separated list: ascending ones of 1, 2, 4, 8, or any single one."""
+    words = [word.strip() for word in text.split(",")]
+    known = {str(width): width for width in (BIT_WIDTHS if len(words) == 1 else PACKED_WIDTHS)}
+    widths = tuple(known[word] for word in words if word in known)
+    if len(widths) != len(words) or not _ascends(widths):
+        raise ConfigError(f"widths is {text!r}; expected some of {', '.join(map(str, PACKED_WIDTHS))} in ascending "
+                          f"order, as in 2,4,8, or one of {', '.join(map(str, BIT_WIDTHS))}")
+    return widths
+
+
+def parse_percentiles(text: str, num_levels: int = len(PACKED_WIDTHS)) -> tuple[float, ...]:
+    """Return the ascending percentiles of a comma-separated list, one fewer than there are levels; else ConfigError."""
+    try:
+        percentiles = tuple(float(word) for word in text.split(",") if text.strip())
+    except ValueError:
+        percentiles = (float("nan"),)
+    if not all(0 < percentile < 100 for percentile in percentiles) or not _ascends(percentiles):
+        raise ConfigError(f"percentiles is {text!r}; expected numbers between 0 and 100 in ascending order, "
+                          "as in 80,92.5,98")
+    if len(percentiles) != num_levels - 1:
+        raise ConfigError(f"percentiles is {text!r}, {len(percentiles)} of them; {num_levels} widths need "
+                          f"{num_levels - 1}, so change percentiles or widths")
+    return percentiles
+
+
+def _ascends(numbers: tuple[float, ...]) -> bool:
+    return all(low < high for low, high in itertools.pairwise(numbers))

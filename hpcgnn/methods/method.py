@@ -1,6 +1,6 @@
 """Method: decides the bits of halo rows, which rows travel, and whether epochs wait for them.
 
-Each method is a small class in its own file; its dataclass fields are its settings on the command line.
+Each method is a small class; its dataclass fields are its settings on the command line.
 """
 
 from __future__ import annotations
@@ -154,13 +154,3 @@ class Method(ABC):
 
         return Controller(context.comm, self.width_policy(context), self.rule(), self.loss_test(context),
                           self.starts_wide(context), self.most_motion, context.steps, context.picks_differences)
-
-
-@dataclass(frozen=True)
-class StoredRows(Method):
-    """Sends rows unquantized."""
-
-    def width_policy(self, context: MethodContext) -> WidthPolicy:
-        from hpcgnn.methods.policies import FixedWidths
-
-        return FixedWidths(context.storage_bits)

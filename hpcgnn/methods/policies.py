@@ -7,7 +7,7 @@ no row is sent below the base width. Example: widths 1,2,4,8 and base 2 give lev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from hpcgnn.exchange.bits import BitPlan, DrawnBits, LeveledBits, SolvedBits, Un
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
-from hpcgnn.methods.node_bits import levels, width_table
 
 if TYPE_CHECKING:
     from hpcgnn.methods.solving import Solver
@@ -23,115 +22,87 @@ if TYPE_CHECKING:
 Traces = dict[tuple[int, int], Trace]
 
 
-class WidthPolicy(Protocol):
-    """Chooses widths. The controller moves the base width among `base_widths`.
+class WidthPolicy:
+    """Chooses widths. The controller moves the base width among `base_widths`, which ascend.
 
-    Attributes
-    ----------
-    base_widths : ascending
-    keeps_state : bool      whether it has a `state` to remember
+    `keeps_state` says whether it has a `state` to remember.
     """
 
-    base_widths: tuple[int, ...]
-    keeps_state: bool
+    keeps_state = False
+
+    def __init__(self, base_widths: tuple[int, ...]):
+        self.base_widths = base_widths
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
-        """Return the widths of an epoch."""
+        """The widths of an epoch."""
+        raise NotImplementedError
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
-        """Return the cheapest and the most expensive plan that the epoch may use."""
+        """The cheapest and the most expensive plan that the epoch may use."""
+        return tuple(self.bit_plan(seed, epoch, base) for base in self.base_widths)
 
     def is_traced(self, epoch: int) -> bool:
         """Whether the ranges of the epoch's rows are needed."""
+        return False
 
-    def learn(self, base: int, traces: Traces) -> bool:
-        """Collective, after a traced epoch or a change of the base width; return whether widths were chosen anew.
-
-        traces : ranges from a traced epoch, else empty
-        """
+    def learn(self, base: int, traces: Traces) -> None:
+        """Collective, after a traced epoch or a change of the base width; `traces` is empty after an untraced epoch."""
 
     def forget(self) -> None:
         """Start anew, for another training."""
 
     def state(self) -> State:
-        """Return this rank's memory of earlier epochs."""
+        """This rank's memory of earlier epochs."""
+        return {}
 
     def restore(self, state: State) -> None:
-        """Continue from what `state` returned on this rank.
-
-        Raises
-        ------
-        KernelError, KeyError      the state does not come from `state`
-        """
+        """Continue from what `state` returned on this rank; KernelError or KeyError if it came from elsewhere."""
 
     def agrees(self) -> bool:
         """Collective, after `restore`: whether the ranks' memories fit together."""
+        return True
 
 
-class FixedWidths:
+class FixedWidths(WidthPolicy):
     """Every message at one width."""
 
-    keeps_state = False
-
     def __init__(self, bits: int):
-        self.base_widths: tuple[int, ...] = (bits,)
+        super().__init__((bits,))
         self._plan = UniformBits(bits)
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         return self._plan
 
-    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
-        return tuple(self.bit_plan(seed, epoch, base) for base in self.base_widths)
 
-    def is_traced(self, epoch: int) -> bool:
-        return False
-
-    def learn(self, base: int, traces: Traces) -> bool:
-        return False
-
-    def forget(self) -> None:
-        pass
-
-    def state(self) -> State:
-        return {}
-
-    def restore(self, state: State) -> None:
-        pass
-
-    def agrees(self) -> bool:
-        return True
-
-
-class DrawnWidths(FixedWidths):
+class DrawnWidths(WidthPolicy):
     """Every row at a width drawn in every epoch. Reference: AdaQP, Table 6 (uniform sampling)."""
 
     def __init__(self, widths: tuple[int, ...]):
-        super().__init__(widths[-1])
+        super().__init__(widths[-1:])
         self._widths = widths
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         return DrawnBits(self._widths, seed, epoch)
 
 
-class LeveledWidths(FixedWidths):
+class LeveledWidths(WidthPolicy):
     """Widths by importance, (num_inner + num_halo,) float32, and base width. Reference: SYLVIE, sections IV-A, V-A."""
 
     def __init__(self, widths: tuple[int, ...], percentiles: tuple[float, ...], importance: np.ndarray,
                  plan: ExchangePlan):
-        super().__init__(widths[0])
-        self.base_widths = widths
+        super().__init__(widths)
         level = levels(importance, percentiles)
         inner, halo = level[:plan.num_inner], level[plan.num_inner:]
         shared = {(plan.rank, peer): inner[rows.index] for peer, rows in zip(plan.peers, plan.boundary, strict=True)}
         shared |= {(peer, plan.rank): halo[rows.index] for peer, rows in zip(plan.peers, plan.halo, strict=True)
                    if peer != plan.rank}
-        self._plans = {base: LeveledBits(shared, width_table(base, widths)) for base in self.base_widths}
+        self._plans = {base: LeveledBits(shared, width_table(base, widths)) for base in widths}
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         return self._plans[base]
 
 
-class SolvedWidths(FixedWidths):
+class SolvedWidths(WidthPolicy):
     """Widths solved from traced ranges, once per period; the first epoch is traced at the largest width.
 
     Reference: AdaQP, section 3.3.
@@ -140,12 +111,12 @@ class SolvedWidths(FixedWidths):
     keeps_state = True
 
     def __init__(self, solver: Solver, period: int):
-        super().__init__(solver.widths[-1])
+        super().__init__(solver.widths[-1:])
         self._solver, self._period = solver, period
         self._solved: SolvedBits | None = None
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
-        return self._plan if self._solved is None else self._solved
+        return UniformBits(self._solver.widths[-1]) if self._solved is None else self._solved
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
         return UniformBits(self._solver.widths[0]), UniformBits(self._solver.widths[-1])
@@ -153,10 +124,9 @@ class SolvedWidths(FixedWidths):
     def is_traced(self, epoch: int) -> bool:
         return self._solved is None or epoch % self._period == 0
 
-    def learn(self, base: int, traces: Traces) -> bool:
+    def learn(self, base: int, traces: Traces) -> None:
         if traces:
             self._solved = self._solver.solve(traces)
-        return bool(traces)
 
     def forget(self) -> None:
         self._solved = None
@@ -187,11 +157,10 @@ class BudgetedWidths(SolvedWidths):
         self._budget = {base: float(level_shares @ width_table(base, solver.widths)) for base in self.base_widths}
         self._traces: Traces = {}
 
-    def learn(self, base: int, traces: Traces) -> bool:
+    def learn(self, base: int, traces: Traces) -> None:
         self._traces = traces or self._traces
         if self._traces:
             self._solved = self._solver.solve(self._traces, self._budget[base])
-        return bool(self._traces)
 
     def forget(self) -> None:
         super().forget()
@@ -219,3 +188,18 @@ def level_shares(percentiles: tuple[float, ...], num_levels: int) -> np.ndarray:
     shares = np.diff([0.0, *percentiles, 100.0]) / 100
     lowest = len(shares) - num_levels + 1
     return np.concatenate([[shares[:lowest].sum()], shares[lowest:]])
+
+
+def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:
+    """Level of each boundary node, (num_nodes,) uint8: how many percentiles its importance reaches.
+
+    `importance`, (num_nodes,) float32, is the rank of the global in-degree among boundary nodes, in [0, 1];
+    `percentiles` ascend. Reference: SYLVIE, section IV-A.
+    """
+    thresholds = np.asarray(percentiles, np.float64) / 100
+    return np.searchsorted(thresholds.astype(np.float32), importance, side="right").astype(np.uint8)
+
+
+def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
+    """Width of each level, (len(widths),) uint8, at least `base`. Reference: SYLVIE, section V-A and Fig. 7."""
+    return np.maximum(np.asarray(widths, np.uint8), np.uint8(base))

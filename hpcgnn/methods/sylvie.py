@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, Reproducible
+from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, Reproducible, parse_percentiles
 from hpcgnn.methods.method import MethodContext, narrow_sums
 from hpcgnn.settings import setting
 
@@ -31,8 +31,6 @@ class Sylvie(FollowsLoss, Reproducible):
 
     def thresholds(self) -> tuple[float, ...]:
         """Return the percentiles, one fewer than there are widths; ConfigError if they are malformed."""
-        from hpcgnn.methods.node_bits import parse_percentiles
-
         num_widths = len(self.choices())
         return () if num_widths == 1 else parse_percentiles(self.percentiles, num_widths)
 

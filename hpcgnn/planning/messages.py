@@ -10,10 +10,8 @@ import numpy as np
 from hpcgnn.config import LEAST_ROTATED, ROTATED, TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS
-from hpcgnn.methods.bns import BNS
 from hpcgnn.methods.choosing import ChoosesWidths, Pipelined
-from hpcgnn.methods.pipegcn import PipeGCN
-from hpcgnn.methods.sancus import Sancus
+from hpcgnn.methods.stored import BNS, PipeGCN, Sancus
 from hpcgnn.planning.loads import Pairs
 from hpcgnn.planning.model import Exchange, ModelSize
 from hpcgnn.settings import hint_of

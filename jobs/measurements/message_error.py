@@ -29,7 +29,7 @@ from hpcgnn.exchange.kinds import Fresh
 from hpcgnn.exchange.bits import EpochPlan
 from hpcgnn.exchange.sender import Outgoing, Place, Sender
 from hpcgnn.graph.hop import ExchangeSite
-from hpcgnn.methods.vanilla import Vanilla
+from hpcgnn.methods.stored import Vanilla
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 from hpcgnn.training.learner import Learner

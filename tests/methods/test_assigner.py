@@ -9,10 +9,10 @@ import pytest
 from methods.problems import make_problem, many_groups
 from scipy.optimize import OptimizeResult, milp
 
-from hpcgnn.methods import assigning
-from hpcgnn.methods.assigning import assign, assign_budget
-from hpcgnn.methods.greedy import solve_budget, solve_greedy
+from hpcgnn.methods import solving
+from hpcgnn.methods.greedy import solve_greedy
 from hpcgnn.methods.highs import SolverError, solve_highs
+from hpcgnn.methods.solving import assign
 
 LAYERS = [make_problem({1: 4, 2: 3, 5: 2}, seed=seed) for seed in range(5)]
 
@@ -26,7 +26,7 @@ def test_layers_in_threads_get_what_each_gets_alone(solver, alone):
 
 
 def test_no_layers_need_no_widths():
-    assert assign([], 0.5, "highs", 5) == [] == assign([], 0.5, "greedy", 5) == assign_budget([], 2)
+    assert assign([], 0.5, "highs", 5) == [] == assign([], 0.5, "greedy", 5)
 
 
 def test_the_greedy_widths_serve_when_the_time_is_over_and_say_why():
@@ -68,12 +68,7 @@ def test_the_greedy_widths_serve_for_the_one_layer_that_fails(monkeypatch):
             raise SolverError("HiGHS ended without an answer: numerical trouble")
         return solve_highs(problem, *limits)
 
-    monkeypatch.setattr(assigning, "solve_highs", failing)
+    monkeypatch.setattr(solving, "solve_highs", failing)
     answers = assign(LAYERS, 0.5, "highs", 60)
     assert [answer.solver for answer in answers] == ["highs", "highs", "greedy", "highs", "highs"]
     assert answers[2].reason.endswith("HiGHS ended without an answer: numerical trouble")
-
-
-def test_a_budget_is_given_to_every_layer():
-    for answer, problem in zip(assign_budget(LAYERS, 3), LAYERS, strict=True):
-        assert answer.solver == "budget" and np.array_equal(answer.widths, solve_budget(problem, 3).widths)

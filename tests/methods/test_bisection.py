@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from methods.problems import best_of_all, by_hand, choice_of, make_problem, many_groups
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.methods.bisection import MAX_ROUNDS, Alone, round_of, solve_budget_together, solve_together
+from hpcgnn.methods.bisection import MAX_ROUNDS, round_of, solve_budget_together, solve_together
 from hpcgnn.methods.greedy import solve_budget, solve_greedy
 from hpcgnn.methods.highs import solve_highs
 
 SMALL = {1: 3, 2: 2, 5: 2, 6: 1}
 NUM_RANKS = 4
-
-
-def alone(problem, lam):
-    return solve_together(problem, lam, np.ones(problem.num_rounds), Alone())
 
 
 class Meeting:
@@ -54,6 +50,10 @@ class Meeting:
         found = np.array(self._told)
         self._barrier.wait()
         return found
+
+
+def alone(problem, lam):
+    return solve_together(problem, lam, np.ones(problem.num_rounds), Meeting(1).of(0))
 
 
 def own_part(problem, rank):
@@ -136,7 +136,7 @@ def test_ranks_that_know_their_own_messages_find_what_one_that_knows_all_finds(l
 @pytest.mark.parametrize("mean_bits", [2.0, 2.7, 5.0, 8.0])
 def test_ranks_that_know_their_own_messages_spend_what_one_that_knows_all_spends(mean_bits):
     problem = many_groups(groups=20, num_ranks=NUM_RANKS)
-    whole = solve_budget_together(problem, mean_bits, problem.num_rounds, Alone())
+    whole = solve_budget_together(problem, mean_bits, problem.num_rounds, Meeting(1).of(0))
     answers, _ = together(problem, lambda part, members: solve_budget_together(
         part, mean_bits, problem.num_rounds, members))
     assert all(answer.objective == pytest.approx(whole.objective, abs=1e-3) for answer in answers)
@@ -164,7 +164,7 @@ def test_a_budget_is_spent_as_well_as_on_one_rank(mean_bits):
     for most, problems in ((1e-3, [many_groups(), many_groups(groups=30, num_ranks=3)]),
                            (1e-2, [make_problem(SMALL, seed=seed) for seed in range(6)])):
         for problem in problems:
-            ours = solve_budget_together(problem, mean_bits, problem.num_rounds, Alone())
+            ours = solve_budget_together(problem, mean_bits, problem.num_rounds, Meeting(1).of(0))
             theirs = solve_budget(problem, mean_bits)
             assert abs(ours.objective - theirs.objective) <= most
             for number in range(1, problem.num_rounds):
@@ -176,14 +176,14 @@ def test_equal_steps_are_taken_while_the_budget_lasts():
     """All gain the same a bit, so no price parts them."""
     problem = replace(many_groups(widths=(2, 4)), beta=np.ones(len(many_groups().beta)))
     problem = replace(problem, num_values=np.full(problem.num_groups, 160))
-    ours, theirs = solve_budget_together(problem, 3.0, problem.num_rounds, Alone()), solve_budget(problem, 3.0)
+    ours, theirs = solve_budget_together(problem, 3.0, problem.num_rounds, Meeting(1).of(0)), solve_budget(problem, 3.0)
     assert ours.objective == pytest.approx(theirs.objective)
     assert 0.4 < ours.objective < 0.6
 
 
 def test_a_budget_below_the_smallest_width_is_refused():
     with pytest.raises(ConfigError, match="below the smallest width 2"):
-        solve_budget_together(many_groups(), 1.5, 4, Alone())
+        solve_budget_together(many_groups(), 1.5, 4, Meeting(1).of(0))
 
 
 def test_widest_messages_are_found_where_sums_round_differently():
@@ -197,9 +197,9 @@ def test_widest_messages_are_found_where_sums_round_differently():
 def test_what_gains_nothing_gets_the_smallest_width():
     problem = make_problem(SMALL, beta=np.zeros(8))
     assert set(alone(problem, 0.5).widths.tolist()) == {2}
-    assert set(solve_budget_together(problem, 8.0, problem.num_rounds, Alone()).widths.tolist()) == {2}
+    assert set(solve_budget_together(problem, 8.0, problem.num_rounds, Meeting(1).of(0)).widths.tolist()) == {2}
     nobody = make_problem({}, 2)
-    assert len(alone(nobody, 0.5).widths) == len(solve_budget_together(nobody, 4.0, 2, Alone()).widths) == 0
+    assert len(alone(nobody, 0.5).widths) == len(solve_budget_together(nobody, 4.0, 2, Meeting(1).of(0)).widths) == 0
 
 
 @pytest.mark.parametrize("num_ranks", [2, MAX_ROUNDS + 1, MAX_ROUNDS + 2, 10_000])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.methods.node_bits import levels, parse_percentiles, parse_widths, width_table
+from hpcgnn.methods.choosing import parse_percentiles, parse_widths
+from hpcgnn.methods.policies import levels, width_table
 
 WIDTHS = (1, 2, 4, 8)
 

@@ -9,8 +9,16 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.bits import SolvedBits, UniformBits
 from hpcgnn.exchange.plan import ExchangePlan, RowList
-from hpcgnn.methods.node_bits import levels, width_table
-from hpcgnn.methods.policies import BudgetedWidths, DrawnWidths, FixedWidths, LeveledWidths, SolvedWidths, level_shares
+from hpcgnn.methods.policies import (
+    BudgetedWidths,
+    DrawnWidths,
+    FixedWidths,
+    LeveledWidths,
+    SolvedWidths,
+    level_shares,
+    levels,
+    width_table,
+)
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
@@ -96,7 +104,7 @@ def test_solved_widths_trace_first_at_the_largest_width_and_then_once_a_period()
     policy = SolvedWidths(ScriptedSolver((2, 4, 8)), period=5)
     assert policy.base_widths == (8,)
     assert policy.bit_plan(0, 3, 8) == UniformBits(8) and policy.is_traced(3)
-    assert policy.learn(8, {(1, FORWARD): "ranges"})
+    policy.learn(8, {(1, FORWARD): "ranges"})
     assert [epoch for epoch in range(4, 16) if policy.is_traced(epoch)] == [5, 10, 15]
     assert policy.bit_plan(0, 4, 8).default == 1
     policy.forget()
@@ -106,13 +114,15 @@ def test_solved_widths_trace_first_at_the_largest_width_and_then_once_a_period()
 def test_budgeted_widths_are_solved_anew_when_the_base_changes_from_the_ranges_that_are_known():
     solver = ScriptedSolver()
     policy = BudgetedWidths(solver, 50, level_shares(PERCENTILES, 4))
-    assert not policy.learn(2, {})    # a base that changes before any range is known
+    policy.learn(2, {})    # a base that changes before any range is known
     traces = {(1, FORWARD): "ranges"}
-    assert policy.learn(1, traces) and policy.learn(2, {}) and policy.learn(8, {})
+    for base, found in ((1, traces), (2, {}), (8, {})):
+        policy.learn(base, found)
     assert solver.budgets == pytest.approx([0.85 + 0.2 + 0.16 + 0.08, 2 * 0.95 + 0.16 + 0.08, 8.0])
     assert solver.traces == [traces] * 3
     policy.forget()
-    assert not policy.learn(4, {})
+    policy.learn(4, {})
+    assert len(solver.budgets) == 3
 
 
 @pytest.mark.parametrize("num_levels, expected", [(4, [0.85, 0.1, 0.04, 0.01]), (3, [0.95, 0.04, 0.01]),

@@ -13,9 +13,8 @@ from mpi4py import MPI
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import ControlTraffic
-from hpcgnn.methods.assigning import GatheredAssigner
 from hpcgnn.methods.cost_model import LinkModel, fixed_links
-from hpcgnn.methods.solving import Solver, SolverSettings
+from hpcgnn.methods.solving import GatheredAssigner, Solver, SolverSettings
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
