@@ -16,7 +16,7 @@ import click
 
 import hpcgnn
 from hpcgnn.errors import HpcgnnError, StreamClosed, exit_code_of, explanation_of, sentence_of
-from hpcgnn.run.launched import launched_rank
+from hpcgnn.run.process import launched_rank
 
 USAGE_ERROR = 2
 GRACE_SECONDS = 3.0

@@ -24,7 +24,7 @@ import hpcgnn
 from hpcgnn.methods import METHODS
 from hpcgnn.nn.names import MODEL_PATHS, RELATIONAL
 from hpcgnn.run import alone
-from hpcgnn.run.launched import RANK_VARIABLES, SIZE_VARIABLES, TORCHRUN, is_launched_with_others
+from hpcgnn.run.process import RANK_VARIABLES, SIZE_VARIABLES, TORCHRUN, is_launched_with_others
 
 SMALL = ["--epochs", "4", "--hidden", "8", "--layers", "2", "--eval-every", "2"]
 DECIDING = ("sylvie", "sylvie-paper", "adaqp", "joint")      # by measured seconds, unless they are told otherwise

@@ -19,7 +19,7 @@ from parallel_run import ENDING_LIMIT, run_parallel_command
 from hpcgnn.errors import MORE_MEMORY, CollectiveError, ShardError, TrainingError, sentence_of
 from hpcgnn.run import launch
 from hpcgnn.run.launch import Attendance, choose_device, run_parallel, share_cores, together
-from hpcgnn.run.threads import THREAD_VARIABLES
+from hpcgnn.run.process import THREAD_VARIABLES
 
 
 def failing_on(ranks, sentence="the shard is missing"):

@@ -11,8 +11,7 @@ import pytest
 from rich import box
 from rich.table import Table
 
-from hpcgnn.run.output import PLAIN, PatientStream, prepare_streams, tell
-from hpcgnn.run.tables import print_fitted, terminal_width, wrapped
+from hpcgnn.run.output import PLAIN, PatientStream, prepare_streams, print_fitted, tell, terminal_width, wrapped
 
 
 def wide_table():

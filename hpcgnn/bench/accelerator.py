@@ -24,7 +24,7 @@ from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.simulate import Outcome, simulate
 from hpcgnn.bench.accelerator_workload import DegreeValues, Sweep, read_workloads, save_picture
 from hpcgnn.errors import ConfigError
-from hpcgnn.run.tables import print_fitted, terminal_width
+from hpcgnn.run.output import print_fitted, terminal_width
 
 FIRST = "mega"                  # the table shows MEGA's gain over all other designs
 MEASURES: dict[str, Callable[[Outcome], float]] = {

@@ -26,7 +26,7 @@ from hpcgnn.bench.timing import Measurement
 from hpcgnn.errors import TrainingError, sentence_of
 from hpcgnn.ops.simd import best_level, multiplies_bfloat16, processor_level, simd_level
 from hpcgnn.run.launcher import LAUNCHERS, OPEN_MPI, SRUN_TYPES, UNKNOWN, family_of, said_by
-from hpcgnn.run.tables import wrapped
+from hpcgnn.run.output import wrapped
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from hpcgnn.run.threads import THREAD_VARIABLES, WAITING
+from hpcgnn.run.process import THREAD_VARIABLES, WAITING
 
 ALLOCATORS = ("tcmalloc_minimal", "tcmalloc")
 # glibc's own malloc, told to keep what is freed and to ask for huge pages.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcgnn.bench import environment
-from hpcgnn.run.launched import launched_rank, launched_size
+from hpcgnn.run.process import launched_rank, launched_size
 
 if TYPE_CHECKING:
     from hpcgnn.bench.checkup import Finding
@@ -71,7 +71,7 @@ def show_rates(threads: int) -> None:
     from hpcgnn.bench.place import Place
     from hpcgnn.bench.result import table_text
     from hpcgnn.bench.timing import Effort
-    from hpcgnn.run.tables import wrapped
+    from hpcgnn.run.output import wrapped
 
     for line in machine_lines(threads):
         click.echo(wrapped(line))

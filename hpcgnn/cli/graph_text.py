@@ -19,8 +19,7 @@ from hpcgnn.partition.partition import IMPORTANCE_BINS, PartitionStatistics
 from hpcgnn.partition.work import hops_to_loss, work_of_parts
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.report.run_folder import read_measured
-from hpcgnn.run.output import size_text
-from hpcgnn.run.tables import print_fitted, terminal_width, wrapped
+from hpcgnn.run.output import print_fitted, size_text, terminal_width, wrapped
 from hpcgnn.shards.schema import GraphInfo, Provenance
 
 # Heading of the table, and the count of PartitionStatistics under it.

@@ -134,7 +134,7 @@ def store_packages(run, folder: Path) -> None:
     from hpcgnn.lowbit.inference.run import format_sizes
     from hpcgnn.lowbit.package_shards import write_activations
     from hpcgnn.run.launch import together
-    from hpcgnn.run.tables import print_fitted, terminal_width
+    from hpcgnn.run.output import print_fitted, terminal_width
 
     packed = run.packed_layers()
     layers = list(zip(packed, run.row_steps(), strict=True))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from hpcgnn.run.launched import launched_size
 from hpcgnn.run.launcher import QUIET_START, compose, find_launcher, run_held, share_among
+from hpcgnn.run.process import launched_size
 
 OF_PARTS = ("train", "predict", "infer")
 

@@ -14,8 +14,7 @@ import click
 
 from hpcgnn.bench import environment
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.run.output import time_text
-from hpcgnn.training.terminal import watched_stream
+from hpcgnn.run.output import time_text, watched_stream
 
 if TYPE_CHECKING:
     from hpcgnn.bench.result import BenchmarkResult

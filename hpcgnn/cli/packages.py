@@ -11,8 +11,7 @@ from rich.table import Table
 
 from hpcgnn.lowbit.formats import DENSE, IDEAL, PACKAGE, StoredSize, sizes
 from hpcgnn.lowbit.package_shards import read_packages
-from hpcgnn.run.output import size_text
-from hpcgnn.run.tables import wrapped
+from hpcgnn.run.output import size_text, wrapped
 from hpcgnn.shards.schema import GraphInfo
 
 SCALE_BITS = 32

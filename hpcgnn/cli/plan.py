@@ -13,7 +13,7 @@ from hpcgnn.cli.grouped import parse_set
 from hpcgnn.cli.measurement import parse_choices, parse_list
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import BALANCES, DEFAULT_PARTITIONER, PARTITIONERS
-from hpcgnn.run.launched import launched_size
+from hpcgnn.run.process import launched_size
 
 if TYPE_CHECKING:
     from hpcgnn.planning.cluster import Cluster

@@ -11,8 +11,7 @@ from hpcgnn.planning.memory import KINDS
 from hpcgnn.planning.planner import Plan, layout_remarks
 from hpcgnn.planning.predictions import Prediction
 from hpcgnn.planning.stages import STAGES, total
-from hpcgnn.run.output import size_text, time_text
-from hpcgnn.run.tables import fitted_text
+from hpcgnn.run.output import fitted_text, size_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,8 +23,8 @@ from hpcgnn.partition.choices import (
     ROWS_A_CLUSTER,
     split_balance,
 )
-from hpcgnn.run.launched import launched_rank, launched_size
 from hpcgnn.run.output import size_text, time_text
+from hpcgnn.run.process import launched_rank, launched_size
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def command(source: str, out: Path, **flags: Any) -> None:
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info
-    from hpcgnn.run.tables import wrapped
+    from hpcgnn.run.output import wrapped
     from hpcgnn.shards.folder import ALONE, shards_in
 
     start = time.perf_counter()

@@ -26,8 +26,7 @@ from hpcgnn.config import (
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, users_of
 from hpcgnn.registry import parse_value, read_toml
-from hpcgnn.run.output import discard, size_text, tell, time_text
-from hpcgnn.run.tables import wrapped
+from hpcgnn.run.output import discard, size_text, tell, time_text, wrapped
 from hpcgnn.settings import type_name
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from hpcgnn.methods.highs import NODE_LIMIT, SolverError, solve_highs
 from hpcgnn.methods.problem import Assignment, Problem
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import PARAMETER_BYTES
+from hpcgnn.run.process import usable_cores
 
 GAP = 1e-3      # of HiGHS
 ON_ALL_RANKS = "bisection"
@@ -353,8 +353,7 @@ def assign(problems: list[Problem], lam: float, solver: str, time_limit: float |
     """
     if solver == "greedy" or not problems:
         return [solve_greedy(problem, lam) for problem in problems]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    num_threads = min(len(problems), cores)
+    num_threads = min(len(problems), len(usable_cores()))
     share = None if time_limit is None else time_limit / math.ceil(len(problems) / num_threads)
     with ThreadPoolExecutor(num_threads) as threads:
         return list(threads.map(lambda problem: _solve_or_fall_back(problem, lam, share), problems))

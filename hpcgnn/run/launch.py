@@ -35,8 +35,14 @@ from typing import TYPE_CHECKING, TypeVar
 import mpi4py
 
 from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError, exit_code_of, explanation_of, is_without_mpi
-from hpcgnn.run.launched import is_launched_with_others, launched_size
-from hpcgnn.run.threads import THREAD_VARIABLES, WAITING
+from hpcgnn.run.process import (
+    THREAD_VARIABLES,
+    WAITING,
+    is_launched_with_others,
+    launched_size,
+    stat_of,
+    usable_cores,
+)
 from hpcgnn.run.torchrun import joined_by_mpi
 from hpcgnn.run.watchdog import HERE, WATCHDOG, Colleague, say, words_folder
 
@@ -208,8 +214,7 @@ class Attendance:
 
 def _is_there(process: int) -> bool:
     try:
-        # The name in parentheses may hold anything; the state follows it.
-        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+        return stat_of(process)[0] not in "ZX"
     except OSError:
         return not Path("/proc/self/stat").exists()      # no /proc: nothing is known
 
@@ -406,8 +411,7 @@ def share_cores(comm: MPI.Comm) -> None:
     Environment variables that the user has set stay, and a set OMP_NUM_THREADS holds for all thread pools.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = set().union(*node.allgather(usable))
+    cores = set().union(*node.allgather(usable_cores()))
     # It may be a list with one number per level of nested regions.
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0] or str(max(1, len(cores) // node.size))
     node.Free()

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from hpcgnn.errors import Interrupted, TrainingError
+from hpcgnn.run.process import usable_cores
 from hpcgnn.run.signals import STOP_REQUEST, STOP_SIGNALS
 
 OPEN_MPI, MPICH, UNKNOWN = "Open MPI", "MPICH", "unknown"
@@ -45,7 +46,7 @@ PREFIXES = ("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX")        # where Open MPI
 HANDED_ON = re.compile(r"PATH|LD_LIBRARY_PATH|PYTHONPATH|MPI4PY_MPIABI|OMP_\w+|HPCGNN_\w+")     # to other hosts
 # A rank that starts ignores these until it can answer them; `run_held` repeats its signal.
 QUIET_START = ("sh", "-c", 'trap "" USR1 USR2 TERM XCPU; exec "$@"', "rank")
-PROCESS_NAME = "hpcgnn-launch"      # `training/terminal.py` looks for it
+PROCESS_NAME = "hpcgnn-launch"      # `output.watched_stream` looks for it
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 PARENT_DEATH = 1                    # PR_SET_PDEATHSIG
 
@@ -240,11 +241,6 @@ def compose(launcher: Launcher, num_ranks: int, hosts: Mapping[str, int], thread
              else f"in Slurm job {os.environ['SLURM_JOB_ID']}" if launcher.srun_type or num_nodes > 1
              else f"on this machine{', each bound to its cores' if is_bound else ''}")
     return Launch(words, environment, f"{ranks}{each} by {by} ({launcher.title}), {where}", launcher)
-
-
-def usable_cores() -> set[int]:
-    """Numbers of the processors that this process may use; two of them may share a core."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def physical_cores() -> int:

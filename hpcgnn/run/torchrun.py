@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpcgnn.errors import TrainingError
-from hpcgnn.run.launched import is_by_torchrun
+from hpcgnn.run.process import is_by_torchrun
 
 NUM_PORTS = 16               # ports after torchrun's own; the server takes the first that is free
 PATIENCE_SECONDS = 120.0     # time for all ranks to connect

@@ -19,8 +19,7 @@ from hpcgnn.graph.batch import Batch
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.steps.history import History
-from hpcgnn.steps.kept_rows import KeptRows
+from hpcgnn.steps.history import History, KeptRows
 
 
 class LateMessages:

@@ -36,8 +36,7 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.pointwise import dropout
 from hpcgnn.steps.clusters import Clusters, deal, rests_in
-from hpcgnn.steps.history import STORED, History
-from hpcgnn.steps.kept_rows import KeptRows
+from hpcgnn.steps.history import STORED, History, KeptRows
 from hpcgnn.steps.late import LastGradients, LateMessages
 
 NO_STEP = -1

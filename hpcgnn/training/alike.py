@@ -30,6 +30,7 @@ from hpcgnn.errors import CollectiveError
 from hpcgnn.ops.simd import LEVELS, simd_level
 from hpcgnn.run.launch import words_of_all
 from hpcgnn.run.output import tell
+from hpcgnn.run.process import usable_cores
 
 # torch's levels, the lowest first, with their names in torch's and oneDNN's variables.
 CAPABILITIES = {"DEFAULT": ("default", "SSE41"), "AVX2": ("avx2", "AVX2"), "AVX512": ("avx512", "AVX512_CORE")}
@@ -80,7 +81,7 @@ def say_if_bound(comm: MPI.Comm) -> None:
 
     Open MPI's mpirun does this with one or two ranks.
     """
-    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    own = usable_cores()
     # Compared by name: under srun, an MPI may take each rank of a node for a separate node.
     node = comm.Split(zlib.crc32(platform.node().encode()) >> 1)
     used, num_ranks = set().union(*node.allgather(own)), node.size

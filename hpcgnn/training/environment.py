@@ -1,4 +1,4 @@
-"""The environment of a run: where, when and by which command it was started."""
+"""The environment of a run: where, when and by which command it was started, and the versions of its software."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import socket
 import subprocess
 import sys
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from mpi4py import MPI
+
 import hpcgnn
+from hpcgnn.ops.simd import simd_level
+from hpcgnn.run.process import usable_cores
 
 # Variables of launchers and users that decide how a run is laid out; no other variable is recorded.
 LAYOUT_VARIABLES = (
@@ -28,7 +33,7 @@ def environment() -> dict[str, Any]:
     """Facts about rank 0's process by name; `variables` are the environment variables that shaped the run."""
     return {
         "started": utc_now(), "host": socket.gethostname(), "commit": commit() or "", "command": command_line(),
-        "launcher": launcher(os.environ), "processor": processor_name(), "cores": len(os.sched_getaffinity(0)),
+        "launcher": launcher(os.environ), "processor": processor_name(), "cores": len(usable_cores()),
         "variables": [f"{name}={os.environ[name]}" for name in LAYOUT_VARIABLES if name in os.environ],
     }
 
@@ -67,3 +72,16 @@ def commit() -> str | None:
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None
+
+
+def software_versions() -> dict[str, str]:
+    return {
+        "hpcgnn": hpcgnn.__version__,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "numpy": version("numpy"),
+        "mpi4py": version("mpi4py"),
+        "mpi": MPI.Get_library_version().splitlines()[0].strip("\x00 "),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "simd": simd_level(),
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import statistics
 import time
 from contextlib import nullcontext
@@ -17,6 +16,7 @@ from hpcgnn.config import AUTO, TrainConfig
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.methods.controller import Controller
 from hpcgnn.run.launch import giving_back_freed_memory, watch
+from hpcgnn.run.process import peak_bytes
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.evaluate import evaluate
@@ -213,7 +213,7 @@ def _epoch_bytes(session: Session, controller: Controller) -> tuple[int, int]:
 
 
 def _memory_of(session: Session, learner: Learner, sample: Sample) -> Memory:
-    graph, exchange = session.graph, session.exchange
+    graph, exchange, device = session.graph, session.exchange, session.graph.x_all.device
     num_weights = sum(parameter.numel() for parameter in learner.model.parameters())
     kept = [value for moments in learner.optimizer.state().values() for value in moments.values()
             if isinstance(value, torch.Tensor)]
@@ -227,13 +227,8 @@ def _memory_of(session: Session, learner: Learner, sample: Sample) -> Memory:
         features=graph.x_all.nbytes, structure=graph.structure_bytes + session.objective.structure_bytes,
         weights=weights, activations=sample.activations,
         halo_rows=graph.num_halo * exchange.widest_row * graph.x_all.element_size(), messages=exchange.message_bytes,
-        method_state=session.state_bytes, process=_peak_bytes(graph.x_all.device))
-
-
-def _peak_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        method_state=session.state_bytes,
+        process=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_bytes())
 
 
 def _counts(config: TrainConfig) -> tuple[int, int, int]:

@@ -9,25 +9,33 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
-from hpcgnn.config import NODES, TrainConfig, presets_of, resolve_train_config, settings_of
-from hpcgnn.errors import Interrupted
+from hpcgnn.config import NODES, TrainConfig, default_of, presets_of, resolve_train_config, settings_of
+from hpcgnn.errors import CheckpointError, Interrupted
 from hpcgnn.methods import name_of
 from hpcgnn.run.launch import giving_back_freed_memory, together, watch, watch_closely
 from hpcgnn.run.output import tell
 from hpcgnn.run.signals import STOP_REQUEST
-from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.alike import check_same, description_of
-from hpcgnn.training.session import read_shared_info
+from hpcgnn.training.checkpoint import Checkpoint
+from hpcgnn.training.environment import environment, software_versions
+from hpcgnn.training.memory_limit import limited_memory
+from hpcgnn.training.reading import check_answers
+from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.run_folder import RunFolder
+from hpcgnn.training.run_lock import RunLock
+from hpcgnn.training.session import NOTHING, Session, read_shared_info
+from hpcgnn.training.tables import found_by_rank_zero
+from hpcgnn.training.trainer import TrainingRun
 
-if TYPE_CHECKING:
-    from hpcgnn.training.recipe import Recipe
-    from hpcgnn.training.run_folder import RunFolder
-    from hpcgnn.training.session import Session
-    from hpcgnn.training.trainer import TrainingRun
+# Settings that a checkpoint's weights depend on; all others may change when a run is resumed.
+FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "residual", "label_inputs", "jump", "seed",
+                       "num_bases", "num_blocks", "node_embedding", "weight_decay_layers", "precision", "quantize",
+                       "quantize_bits", "clusters", "batch_size", "between_clusters")
 
 
 @dataclass(frozen=True)
@@ -71,31 +79,22 @@ class Finished:
 def train(comm: MPI.Comm, job: Job) -> Finished:
     """Collective: resolve the settings, open or create the run folder, and train.
 
-    torch takes seconds to import, so it is imported only after all checks that do not need it.
-
     Raises CollectiveError if the job can't be done, Interrupted if a signal asked to stop; a checkpoint then holds
     everything.
     """
     info = read_shared_info(comm, job.shards)
     config = job.agree(comm, info.name)
     watch(comm, config.timeout)
-    from hpcgnn.training.run_lock import RunLock
-
     lock = RunLock(job.out or default_run_folder(config, info.name, comm.size))
     with ExitStack() as stack:
         stack.enter_context(STOP_REQUEST)
         # Before anything in the folder is read or changed.
         together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
-        from hpcgnn.training.run_folder import RunFolder
-
         return _train_in(comm, RunFolder(lock.folder, lock), info, job, config, stack)
 
 
 def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, config: TrainConfig,
               stack: ExitStack) -> Finished:
-    from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
-    from hpcgnn.training.tables import found_by_rank_zero
-
     resumed = remark = None
     if job.resume:
         # Only rank 0 writes checkpoints, so if ranks share no disk, only rank 0 can read one.
@@ -106,10 +105,6 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
             info.name, without_auto_precision(job.settings),
             {**resumed.settings, **without_auto_precision(job.file_settings)}))
         check_same(comm, settings_of(config))
-    from hpcgnn.training.memory_limit import limited_memory
-    from hpcgnn.training.session import NOTHING, Session
-    from hpcgnn.training.trainer import TrainingRun
-
     end_if_asked(comm)
     memory = stack.enter_context(limited_memory(comm, config))
     with giving_back_freed_memory():
@@ -136,11 +131,63 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
 
 
 def _check_answers(session: Session) -> list[str]:
-    from hpcgnn.training.reading import check_answers
-
     if session.tried is None or session.config.task != NODES:      # outputs for links are rows of any width
         return []
     return check_answers(session.tried, session.objective, session.score, session.info.num_classes)
+
+
+def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
+                    other_graph: bool) -> tuple[Checkpoint | None, str | None]:
+    """The checkpoint to continue from, None if there is none; and a sentence if it is the previous one.
+
+    `asked` are the settings of --config and flags. CheckpointError if both checkpoints are damaged, belong to other
+    data (unless `other_graph`), or do not fit the settings.
+    """
+    if not folder.generations.exist:
+        return None, None
+    checkpoint, remark = folder.generations.read()
+    _check_data(folder, checkpoint, info, other_graph)
+    fixed = FIXED_BY_CHECKPOINT + (("epochs",) if checkpoint.progress.seed_index else ())
+    asked = without_auto_precision(asked)
+    for name in fixed:
+        # A checkpoint of an earlier version lacks newer settings; the run was trained with their defaults.
+        written = checkpoint.settings.get(name, default_of(name))
+        if name in asked and asked[name] != written:
+            raise CheckpointError(f"{folder.checkpoint} was written with {name} = {written!r} and can't go on "
+                                  f"with {asked[name]!r}; leave it out, or choose another --out")
+    return checkpoint, remark
+
+
+def without_auto_precision(asked: dict[str, Any]) -> dict[str, Any]:
+    """Settings to continue with: the checkpoint already holds the precision that `auto` chose."""
+    return {name: value for name, value in asked.items() if (name, value) != ("precision", "auto")}
+
+
+def _check_data(folder: RunFolder, checkpoint: Checkpoint, info: GraphInfo, other_graph: bool) -> None:
+    if checkpoint.dataset != info.name and not other_graph:
+        raise CheckpointError(f"{folder.checkpoint} was trained on {checkpoint.dataset}, these shards hold "
+                              f"{info.name}; choose another --out, or pass --other-graph if it is meant to go on with "
+                              "this graph")
+    check_fingerprint(f"the run of {folder.checkpoint}", checkpoint.fingerprint, info, other_graph)
+
+
+def open_folder(folder: RunFolder, session: Session, resumed: Checkpoint | None, remark: str | None, overwrite: bool,
+                resume: bool, shards: Path) -> list[str]:
+    """Only on rank 0: create the run folder, or cut it back to the checkpoint; write config.toml; return remarks.
+
+    `remark` says why `resumed` is the previous checkpoint.
+    """
+    sentences = []
+    if resumed is None:
+        folder.create(overwrite, resume)
+    else:
+        if remark is not None:
+            folder.generations.restore_previous()
+        sentences = [remark, folder.go_on_from(resumed.progress, resumed.settings["seed"])]
+    folder.write_config(settings_of(session.config), {
+        "shards": str(shards.absolute()), "dataset": session.info.name, "ranks": session.comm.size, **environment(),
+        **software_versions()})
+    return [sentence for sentence in sentences if sentence is not None]
 
 
 def _untaken_presets(job: Job, dataset: str) -> list[str]:

@@ -15,12 +15,11 @@ import rich.progress
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.run.notebook import CellLine, is_notebook
-from hpcgnn.run.output import PatientStream, discard, size_text, tell, time_text
+from hpcgnn.run.output import PatientStream, discard, size_text, tell, time_text, watched_stream
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.scores import SCORES, Score
-from hpcgnn.training.terminal import watched_stream
 
 DEFAULT_SECONDS = 60.0
 

@@ -10,17 +10,20 @@ import errno
 import json
 import math
 import os
+import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from mpi4py import MPI
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.registry import as_toml, read_json, seal_json, seal_toml
+from hpcgnn.run.launch import together
 from hpcgnn.shards.sealed import sync_folder
-from hpcgnn.training.checkpoint import Generations, Progress
-
-if TYPE_CHECKING:
-    from hpcgnn.training.run_lock import RunLock
+from hpcgnn.training.checkpoint import Checkpoint, Generations, Progress
+from hpcgnn.training.run_lock import RunLock
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -244,3 +247,25 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def save(comm: MPI.Comm, folder: RunFolder, checkpoint_of: Callable[[str], Checkpoint],
+         write_rank_state: Callable[[str], None], last_token: str | None) -> str:
+    """Collective: write the ranks' states, then metrics.jsonl, then a checkpoint. Returns the new checkpoint's token.
+
+    All ranks call `write_rank_state` first, then rank 0 calls `checkpoint_of`, both with the new token. `last_token` is
+    the token of the newest checkpoint so far, which is kept as the previous one. CollectiveError on all ranks if a file
+    can't be written; the checkpoint of `last_token` is then unchanged.
+    """
+    token = comm.bcast(secrets.token_hex(16) if comm.rank == 0 else None)
+
+    write_rank_state(token)
+
+    def write_generation() -> None:
+        if comm.rank == 0:
+            folder.sync_metrics()
+            folder.generations.write(checkpoint_of(token))
+            folder.rank_files.remove_others(token, *([last_token] if last_token else []))
+
+    together(comm, write_generation)
+    return token

@@ -23,6 +23,7 @@ from hpcgnn.errors import TrainingError
 from hpcgnn.registry import read_json, seal_json
 from hpcgnn.run.helper_thread import HelperThread
 from hpcgnn.run.output import tell
+from hpcgnn.run.process import stat_of
 
 MONTHS = 60 * 86400.0      # seconds
 TOKEN = re.compile("[0-9a-f]{32}")
@@ -100,8 +101,7 @@ def start_of(pid: int) -> str | None:
             pass
         return ""
     try:
-        # The name in parentheses may hold anything, spaces too; state and, 19 fields later, the start follow it.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = stat_of(pid)
     except OSError:
         return None
     return None if fields[0] in "ZX" else fields[19]

@@ -1,30 +1,37 @@
-"""The numbers of summary.json: statistics over the seeds and epochs of a run. docs/run-folder.md explains them."""
+"""The numbers of summary.json, over the seeds and epochs of a run, and of each rank; docs/run-folder.md explains them.
+
+Rank 0 gathers seconds, bytes, rows and memory of each rank, so that a report shows for which rank the others wait.
+"""
 
 from __future__ import annotations
 
-import platform
-import resource
+import os
+import re
+import socket
 import statistics
-import sys
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from dataclasses import asdict
-from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-import hpcgnn
+from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.methods import name_of
-from hpcgnn.ops.simd import simd_level
-from hpcgnn.training.balance import parts_by_rank
-from hpcgnn.training.environment import utc_now
+from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.run.process import peak_bytes, usable_cores
+from hpcgnn.training.environment import software_versions, utc_now
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.precision import storage_bits
 from hpcgnn.training.session import Session
 
 MAX_PAIRED_RANKS = 64     # more ranks would make the matrix in a line of metrics too long
+MAX_LISTED_RANKS = 1024      # more ranks would make a line of metrics too long
+STATM, STAT = Path("/proc/self/statm"), Path("/proc/stat")
+LEAST_SECONDS = 1.0      # the system counts in ticks of 10 ms, too coarse for less
 
 
 def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
@@ -35,7 +42,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
     between epochs.
     """
     comm, config = session.comm, session.config
-    peak_bytes = comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
+    peak_rss_bytes = comm.allreduce(peak_bytes(), MPI.MAX)
     state_bytes = comm.allreduce(state_bytes, MPI.MAX)
     setup_bytes = comm.allreduce(session.exchange.setup.payload_bytes)
     test_score, test_std = score_statistics([result["test_score"] for result in results])
@@ -54,7 +61,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
         **({} if by_chance is None else {"test_score_by_chance": by_chance}),
         **({} if metrics is None else {**epoch_statistics(metrics), "num_epochs_recorded": len(metrics)}),
         "device": config.device, "transport": session.transport.name,
-        "setup_bytes": setup_bytes, "peak_rss_bytes": peak_bytes, "precision": config.precision,
+        "setup_bytes": setup_bytes, "peak_rss_bytes": peak_rss_bytes, "precision": config.precision,
         "predict": config.predict, "send_share": config.send_share, "method_state_bytes": state_bytes,
         "rows_within": session.rows_within, "epochs": config.epochs,
         **(hooks_of(learner.with_best_weights()).summary(results) if "feature_kb" in results[-1] else {}),
@@ -115,14 +122,74 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def software_versions() -> dict[str, str]:
+def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
+    """Costs of an epoch on this rank: seconds of computing, packing, MPI, and blocked in MPI; bytes sent."""
     return {
-        "hpcgnn": hpcgnn.__version__,
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "numpy": version("numpy"),
-        "mpi4py": version("mpi4py"),
-        "mpi": MPI.Get_library_version().splitlines()[0].strip("\x00 "),
-        "platform": f"{sys.platform} {platform.machine()}",
-        "simd": simd_level(),
+        "compute_seconds": seconds - traffic.exchange_seconds - traffic.quantize_seconds,
+        "quantize_seconds": traffic.quantize_seconds, "exchange_seconds": traffic.exchange_seconds,
+        "blocked_seconds": traffic.blocked_seconds, "sent_bytes": sum(traffic.sent_by_peer.values()),
     }
+
+
+def costs_by_rank(comm: MPI.Comm, costs: dict[str, float]) -> dict[str, dict[str, list[float]]]:
+    """Collective: per cost of the last epoch, and for memory, a list over ranks, on rank 0; {} for too many ranks."""
+    if not 1 < comm.size <= MAX_LISTED_RANKS:
+        return {}
+    everyone = comm.gather({**costs, "rss_bytes": resident_bytes()})
+    return {"by_rank": _as_lists(everyone)} if comm.rank == 0 else {}
+
+
+def parts_by_rank(comm: MPI.Comm, part: PartitionStatistics) -> dict[str, dict[str, list[Any]]]:
+    """Collective: host, rows, edges and peak memory of each rank, on rank 0; empty if there are too many ranks."""
+    if comm.size > MAX_LISTED_RANKS:
+        return {}
+    everyone = comm.gather({
+        "host": socket.gethostname(), "inner_rows": part.num_inner, "halo_rows": part.num_halo,
+        "edges": part.num_edges, "peak_rss_bytes": peak_bytes()})
+    return {"parts_by_rank": _as_lists(everyone)} if comm.rank == 0 else {}
+
+
+class OtherPrograms:
+    """How many cores other programs keep busy, of the cores that the ranks may use, since this object was made."""
+
+    def __init__(self) -> None:
+        self._started, self._busy, self._own = time.monotonic(), busy_seconds(), time.process_time()
+
+    def num_cores(self, comm: MPI.Comm) -> float | None:
+        """Collective: the mean number on the most disturbed host, on rank 0; else None.
+
+        Also None without /proc/stat, and for less than LEAST_SECONDS.
+        """
+        now, seconds = busy_seconds(), time.monotonic() - self._started
+        busy = {core: now[core] - before for core, before in self._busy.items() if core in now}
+        everyone = comm.gather((socket.gethostname(), busy, time.process_time() - self._own))
+        if comm.rank or not busy or seconds < LEAST_SECONDS:
+            return None
+        # Ranks of a host may share cores: each core counts once.
+        cores: dict[str, dict[int, float]] = defaultdict(dict)
+        own: Counter[str] = Counter()
+        for host, of_rank, own_seconds in everyone:
+            cores[host].update(of_rank)
+            own[host] += own_seconds
+        return max(0.0, *((sum(cores[host].values()) - own[host]) / seconds for host in cores))
+
+
+def busy_seconds() -> dict[int, float]:
+    """Seconds since the machine started that each core of this process was busy; {} without /proc/stat."""
+    if not STAT.exists():
+        return {}
+    lines = [line.split() for line in STAT.read_text().splitlines() if re.match(r"cpu\d", line)]
+    # user, nice, system, idle, iowait, irq, softirq, steal: all but idle and iowait.
+    ticks = {int(words[0][3:]): sum(map(int, (*words[1:4], *words[6:9]))) for words in lines}
+    return {core: ticks[core] / os.sysconf("SC_CLK_TCK") for core in usable_cores() if core in ticks}
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; its peak if the system does not report the present value."""
+    if STATM.exists():
+        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return peak_bytes()
+
+
+def _as_lists(everyone: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {key: [one[key] for one in everyone] for key in everyone[0]}

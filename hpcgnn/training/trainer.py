@@ -32,7 +32,6 @@ from hpcgnn.run.signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
 from hpcgnn.run.watchdog import HERE
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.alike import check_same
-from hpcgnn.training.balance import OtherPrograms, costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
 from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, modeled_seconds
 from hpcgnn.training.evaluate import Evaluation, classes_of, evaluate
@@ -44,12 +43,11 @@ from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_optimizer import OwnOptimizer
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
-from hpcgnn.training.run_folder import RunFolder
+from hpcgnn.training.run_folder import RunFolder, save
 from hpcgnn.training.run_lock import is_in_a_job_of_unknown_end, seconds_of_this_process, seconds_to_the_end_of_the_job
-from hpcgnn.training.saving import save
 from hpcgnn.training.session import Session
 from hpcgnn.training.soundness import fault_error, remark_on_divergence
-from hpcgnn.training.summary import bytes_by_pair, summarize
+from hpcgnn.training.summary import OtherPrograms, bytes_by_pair, costs_by_rank, costs_of, summarize
 from hpcgnn.training.trackers import TRACKERS
 
 

@@ -15,7 +15,7 @@ from hpcgnn.cli.progress import RateColumn, ShownProgress, rate_text, shown_prog
 from hpcgnn.data.options import ProgressTask
 from hpcgnn.library.preprocess import preprocess
 from hpcgnn.partition.choices import BALANCES, PARTITIONERS, REORDERS
-from hpcgnn.run.launched import SIZE_VARIABLES
+from hpcgnn.run.process import SIZE_VARIABLES
 from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 
 SOURCE = "synthetic:nodes=300,mean_degree=8,features=12"

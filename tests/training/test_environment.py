@@ -15,12 +15,12 @@ from training_setup import easy_graph, on_rank_zero, train, write_once
 from hpcgnn.config import TrainConfig
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.registry import read_toml
-from hpcgnn.training import balance
-from hpcgnn.training.balance import costs_by_rank, costs_of, resident_bytes
+from hpcgnn.training import summary
 from hpcgnn.training.environment import command_line, environment, launcher
-from hpcgnn.training.opening import open_folder
+from hpcgnn.training.job import open_folder
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
+from hpcgnn.training.summary import costs_by_rank, costs_of, resident_bytes
 
 
 def test_the_command_is_one_that_a_shell_takes(monkeypatch):
@@ -70,10 +70,10 @@ def test_costs_are_gathered_in_the_order_of_the_ranks():
 def test_cores_of_other_programs_are_what_ranks_did_not_use(monkeypatch):
     """Ranks that share two cores count them once: 12 of 20 core seconds were busy, and the ranks used 4 of them."""
     comm, clock = MPI.COMM_WORLD, {"busy": 100.0, "now": 50.0, "own": 7.0}
-    monkeypatch.setattr(balance, "busy_seconds", lambda: {0: clock["busy"], 1: clock["busy"] + 3.0})
-    monkeypatch.setattr(balance, "time", SimpleNamespace(monotonic=lambda: clock["now"],
+    monkeypatch.setattr(summary, "busy_seconds", lambda: {0: clock["busy"], 1: clock["busy"] + 3.0})
+    monkeypatch.setattr(summary, "time", SimpleNamespace(monotonic=lambda: clock["now"],
                                                          process_time=lambda: clock["own"]))
-    others = balance.OtherPrograms()
+    others = summary.OtherPrograms()
     clock.update(busy=106.0, now=60.0, own=7.0 + 4.0 / comm.size)
     assert others.num_cores(comm) == (pytest.approx(0.8) if comm.rank == 0 else None)
 
@@ -82,10 +82,10 @@ def test_a_core_counts_as_busy_by_what_it_did_not_idle(monkeypatch, tmp_path):
     core, ticks = min(os.sched_getaffinity(0)), os.sysconf("SC_CLK_TCK")
     stat = tmp_path / "stat"
     stat.write_text(f"cpu  9 9 9 9 9 9 9 9 9 9\ncpu{core} {ticks} 0 {ticks} 700 800 {ticks} 0 {ticks} 0 0\nintr 5\n")
-    monkeypatch.setattr(balance, "STAT", stat)
-    assert balance.busy_seconds() == {core: 4.0}
-    monkeypatch.setattr(balance, "STAT", tmp_path / "none")
-    assert balance.busy_seconds() == {}
+    monkeypatch.setattr(summary, "STAT", stat)
+    assert summary.busy_seconds() == {core: 4.0}
+    monkeypatch.setattr(summary, "STAT", tmp_path / "none")
+    assert summary.busy_seconds() == {}
 
 
 @pytest.mark.parallel([2])

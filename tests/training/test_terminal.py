@@ -8,9 +8,9 @@ import termios
 
 import pytest
 
-from hpcgnn.training.terminal import watched_stream
+from hpcgnn.run.output import watched_stream
 
-ASK = ("from hpcgnn.training.terminal import watched_stream as find; stream = find(); "
+ASK = ("from hpcgnn.run.output import watched_stream as find; stream = find(); "
        "print(stream is not None); stream and print('drawn', end='', file=stream, flush=True)")
 
 
