@@ -122,6 +122,17 @@ def train(comm: MPI.Comm, shards: Path, out: Path, folder_type: type[RunFolder] 
     return (*comm.bcast((summary, folder.read_metrics()) if comm.rank == 0 else None), run)
 
 
+def train_as_one(comm: MPI.Comm, dataset: GraphDataset, folder: Path,
+                 **settings) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], list[dict[str, Any]]]:
+    """Collective: summary and metrics of all ranks, then those of one rank; nodes are dealt out at random."""
+    def alone() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        one = write_once(MPI.COMM_SELF, dataset, folder / "one")
+        return train(MPI.COMM_SELF, one, folder / "alone", **settings)[:2]
+
+    shards = write_once(comm, dataset, folder / "shards")
+    return (*train(comm, shards, folder / "run", **settings)[:2], *on_rank_zero(comm, alone))
+
+
 def losses(metrics: list[dict[str, Any]]) -> np.ndarray:
     """Loss by epoch, (num_epochs,) float64."""
     return np.array([record["loss"] for record in metrics])

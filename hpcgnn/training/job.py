@@ -13,7 +13,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcgnn.config import NODES, TrainConfig, default_of, presets_of, resolve_train_config, settings_of
+from hpcgnn.config import NO_LIMIT, NODES, TrainConfig, default_of, presets_of, resolve_train_config, settings_of
 from hpcgnn.errors import CheckpointError, Interrupted
 from hpcgnn.methods import name_of
 from hpcgnn.run.launch import giving_back_freed_memory, together, watch, watch_closely
@@ -23,7 +23,6 @@ from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.alike import check_same, description_of
 from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.environment import environment, software_versions
-from hpcgnn.training.memory_limit import limited_memory
 from hpcgnn.training.reading import check_answers
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.run_folder import RunFolder
@@ -106,7 +105,11 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
             {**resumed.settings, **without_auto_precision(job.file_settings)}))
         check_same(comm, settings_of(config))
     end_if_asked(comm)
-    memory = stack.enter_context(limited_memory(comm, config))
+    memory = None
+    if config.memory != NO_LIMIT:
+        from hpcgnn.training.memory_limit import limited_memory
+
+        memory = stack.enter_context(limited_memory(comm, config))
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
     if memory is not None:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -27,8 +27,10 @@ from hpcgnn.training.precision import LossScale
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.schedule import RateSchedule, choose_schedule
 from hpcgnn.training.session import Session, is_built_in, share_from_rank_zero
-from hpcgnn.training.step_graph import StepGraph
 from hpcgnn.training.tables import Tables
+
+if TYPE_CHECKING:
+    from hpcgnn.training.step_graph import StepGraph
 
 # Share of quantize_lr; after the penalty ends, Adam's momentum must move a width by much less than one bit.
 WIDTH_RATE = 0.2
@@ -250,6 +252,8 @@ def _step_graph(session: Session, is_own: bool) -> StepGraph:
                   "can say changes_nothing = True)")
     if reason:
         raise CollectiveError(f"step_graph can't be used {reason}; use --set step_graph=off")
+    from hpcgnn.training.step_graph import StepGraph
+
     return StepGraph(session.graph.x.device)
 
 

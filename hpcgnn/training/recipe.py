@@ -47,6 +47,14 @@ class Recipe:
             given.load_state_dict(state)
             given.zero_grad(set_to_none=True)
 
+    def callbacks_of(self, config: TrainConfig) -> tuple[Callback, ...]:
+        """The program's callbacks, and the tracker that the settings name."""
+        if config.track == "none":
+            return self.callbacks
+        from hpcgnn.training.trackers import TRACKERS
+
+        return (*self.callbacks, TRACKERS[config.track]())
+
     def build(self, config: TrainConfig, info: GraphInfo, node_index: torch.Tensor | None = None) -> nn.Module:
         """The given model itself, or a new one on the host, with weights from torch's generator.
 

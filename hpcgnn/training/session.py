@@ -47,10 +47,7 @@ from hpcgnn.run.watchdog import HERE
 from hpcgnn.settings import import_named
 from hpcgnn.shards.reader import GraphInfo, check_num_parts, read_graph_info, read_partition
 from hpcgnn.training.alike import Traits, check_alike, check_same, description_of, say_if_bound
-from hpcgnn.training.batch_graph import INTEGERS_REFUSE_TYPES, Degrees, within_batches
-from hpcgnn.training.edge_dropout import EdgeDropout
 from hpcgnn.training.evaluate import as_trained, with_classes
-from hpcgnn.training.label_inputs import LabelInputs, with_label_columns
 from hpcgnn.training.model_hooks import ModelHooks, quantized
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.own_loss import write_into
@@ -62,6 +59,9 @@ from hpcgnn.training.scores import REGRESSION, Score, choose_score
 if TYPE_CHECKING:
     from hpcgnn.methods.step_count import StepRule
     from hpcgnn.steps.step_graphs import StepGraphs
+    from hpcgnn.training.batch_graph import Degrees
+    from hpcgnn.training.edge_dropout import EdgeDropout
+    from hpcgnn.training.label_inputs import LabelInputs
     from hpcgnn.training.trial import Tried
 
 Own = TypeVar("Own")
@@ -152,11 +152,13 @@ class Session:
         part, whole = _in_batches(comm, part, config)
         part, reach = _within_reach(comm, part, config)
         if answers_with is not None and links is None:
-            labels = together(comm, lambda: as_trained(part.labels, info, answers_with))
-            part, info = replace(part, labels=labels), with_classes(info, answers_with)
+            known = together(comm, lambda: as_trained(part.labels, info, answers_with))
+            part, info = replace(part, labels=known), with_classes(info, answers_with)
         objective, score = _objective_and_score(comm, config, recipe, info, part, links, device)
         _check_counts(shards, config, info, objective, answers_with is None)
         if config.label_inputs:
+            from hpcgnn.training.label_inputs import LabelInputs, with_label_columns
+
             num_classes, labeled = info.num_classes, objective
             part = together(comm, lambda: with_label_columns(part, num_classes, labeled))
         node_index = torch.from_numpy(part.inner_id.astype(np.int64))
@@ -186,15 +188,18 @@ class Session:
         reading = Reading.LOGITS if tried is None or links is not None else reading_of(
             tried, objective.task, info.num_classes, config.score == OWN or not score.task)
         traits = traits_of(model, config.layers)
+        labels = LabelInputs(graph, info.num_classes, config.label_inputs) if config.label_inputs else None
+        edges = None
+        if config.edge_dropout:
+            from hpcgnn.training.edge_dropout import EdgeDropout
+
+            edges = EdgeDropout(graph, config.edge_dropout, getattr(model, "reduction", "") == "gcn")
         steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange)
         return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
                    messages.mates, messages.node is not None, objective,
                    reading.of_score(score, objective.task, info.num_classes), recipe,
                    replace(traits, num_layers=traits.num_layers + (links is not None)),
-                   rows_within, steps, _remarks(config, info, model, tried), tried, reading,
-                   LabelInputs(graph, info.num_classes, config.label_inputs) if config.label_inputs else None,
-                   EdgeDropout(graph, config.edge_dropout, getattr(model, "reduction", "") == "gcn")
-                   if config.edge_dropout else None,
+                   rows_within, steps, _remarks(config, info, model, tried), tried, reading, labels, edges,
                    None if answers_with is None else replace(part, features=np.empty((part.num_inner, 0), np.float32)),
                    None if links is None else links.finish_model)
 
@@ -451,12 +456,20 @@ def _checked_model(comm: MPI.Comm, config: TrainConfig, recipe: Recipe, info: Gr
     if recipe.model is not None:
         check_same(comm, {"model": description_of(model)}, "the program's ")
         together(comm, lambda: _check_state(model))
-    together(comm, lambda: _check_tables(model, graph, info))
-    together(comm, lambda: check_statistics(model, comm.size))
-    together(comm, lambda: _check_sums(model, config))
-    has_weights = graph.edge_weight is not None
-    together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
-    together(comm, lambda: _check_typed_edges(config, info))
+
+    def check() -> None:
+        _check_tables(model, graph, info)
+        check_statistics(model, comm.size)
+        if config.pre_aggregation == "on" and getattr(model, "num_hops", None) is None:
+            raise ConfigError(f"pre_aggregation on can't be used with model {config.model}: its layers read rows of "
+                              "other ranks one by one; use pre_aggregation=off")
+        check_edge_weights(model, config.model, graph.edge_weight is not None, config.quantize != "none")
+        if config.quantize != "none" and info.has_typed_edges:
+            from hpcgnn.training.batch_graph import INTEGERS_REFUSE_TYPES
+
+            raise ConfigError(INTEGERS_REFUSE_TYPES)
+
+    together(comm, check)
     return model
 
 
@@ -521,11 +534,6 @@ def _unused_of_edges(config: TrainConfig, info: GraphInfo, model: nn.Module) -> 
             + ", ".join(takers)]
 
 
-def _check_typed_edges(config: TrainConfig, info: GraphInfo) -> None:
-    if config.quantize != "none" and info.has_typed_edges:
-        raise ConfigError(INTEGERS_REFUSE_TYPES)
-
-
 def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:
     """Raise ConfigError for a NodeEmbedding unless its rows are for exactly this rank's nodes."""
     for name, table in own_tables(model).items():
@@ -537,12 +545,6 @@ def _check_tables(model: nn.Module, graph: LocalGraph, info: GraphInfo) -> None:
                               "a trained table that has rows for the nodes of this graph")
 
 
-def _check_sums(model: nn.Module, config: TrainConfig) -> None:
-    if config.pre_aggregation == "on" and getattr(model, "num_hops", None) is None:
-        raise ConfigError(f"pre_aggregation on can't be used with model {config.model}: its layers read rows of other "
-                          "ranks one by one; use pre_aggregation=off")
-
-
 def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Degrees | None]:
     """Collective: remove the edges that batches cut, if the settings say so, and keep the earlier in-degrees.
 
@@ -550,6 +552,8 @@ def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[P
     """
     if not config.clusters:
         return part, None
+    from hpcgnn.training.batch_graph import Degrees, within_batches
+
     return (within_batches(comm, part, config.clusters, config.batch_size, config.between_clusters),
             Degrees.of_part(part))
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from mpi4py import MPI
@@ -37,7 +37,6 @@ from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, modeled_seconds
 from hpcgnn.training.evaluate import Evaluation, classes_of, evaluate
 from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.learner import Learner
-from hpcgnn.training.memory_limit import MemoryLimit
 from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_optimizer import OwnOptimizer
@@ -48,7 +47,9 @@ from hpcgnn.training.run_lock import is_in_a_job_of_unknown_end, seconds_of_this
 from hpcgnn.training.session import Session
 from hpcgnn.training.soundness import fault_error, remark_on_divergence
 from hpcgnn.training.summary import OtherPrograms, bytes_by_pair, costs_by_rank, costs_of, summarize
-from hpcgnn.training.trackers import TRACKERS
+
+if TYPE_CHECKING:
+    from hpcgnn.training.memory_limit import MemoryLimit
 
 
 def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop: StopRequest | None = None,
@@ -178,8 +179,7 @@ class TrainingRun:
             restore_rank_state(session, self.controller, folder.rank_files, resumed.token)
         self._token = None if resumed is None else resumed.token     # token of the last checkpoint
         self._is_asked_to_end = False
-        tracker = TRACKERS.get(session.config.track)
-        self.callbacks = (*session.recipe.callbacks, *([] if tracker is None else [tracker()]))
+        self.callbacks = session.recipe.callbacks_of(session.config)
         self._is_main = session.comm.rank == 0
         self._are_called = session.comm.allreduce(bool(self.callbacks), MPI.LOR)     # whether some rank has callbacks
 

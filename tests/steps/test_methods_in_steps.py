@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_steps import share_clusters
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, losses, on_rank_zero, train, write_once
+from training_setup import SMALL, easy_graph, losses, train, train_as_one, write_once
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
@@ -193,10 +193,9 @@ def test_every_method_learns_in_steps(shards, shared_path, monkeypatch, method, 
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("scheme", ["uniform", "degree-aware", "layer-aware", "degree-steps"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
-def test_quantized_training_in_steps_has_the_losses_of_one_rank(shards, shared_path, model, scheme):
+def test_quantized_training_in_steps_has_the_losses_of_one_rank(shared_path, monkeypatch, model, scheme):
+    share_clusters(monkeypatch)
     settings = {"model": model, "quantize": scheme, "steps": "4", "epochs": 4, "dropout": 0.3}
-    _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
-    alone = write_once(MPI.COMM_SELF, easy_graph(seed=2), shared_path / "alone") if COMM.rank == 0 else None
-    expected = on_rank_zero(COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "serial", **settings)[1])
+    _, metrics, _, expected = train_as_one(COMM, easy_graph(seed=2), shared_path, **settings)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5)
     assert losses(metrics)[-1] < 0.95 * losses(metrics)[0]

@@ -10,7 +10,7 @@ import torch
 from covering import long_but
 from made_steps import NODES_A_CLUSTER, dense_gradients, share_clusters
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, losses, on_rank_zero, train, write, write_once
+from training_setup import SMALL, easy_graph, losses, train, train_as_one, write, write_once
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.graph.batch import order_rows
@@ -156,13 +156,8 @@ def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypat
     """8 steps an epoch with dropout. float32 sums differ in their order, and fewer bits may round them apart.
     """
     share_clusters(monkeypatch)
-    dataset = easy_graph(seed=4)
-    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 4,
-                "steps": steps, "lr": 0.008, "history": history}
-    shards = write_once(COMM, dataset, shared_path / "shards")
-    _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
-    alone = write_once(MPI.COMM_SELF, dataset, shared_path / "alone") if COMM.rank == 0 else None
-    expected = on_rank_zero(COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "serial", **settings)[1])
+    _, metrics, _, expected = train_as_one(COMM, easy_graph(seed=4), shared_path, model=model, layers=3, hidden=8,
+                                           dropout=0.5, epochs=4, steps=steps, lr=0.008, history=history)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5 if history == "stored" else 1e-3)
     assert losses(metrics)[-1] < 0.95 * losses(metrics)[0]
 
@@ -173,12 +168,8 @@ def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypat
     ("gcn", "8"), ("gcnii", "rows:8"), ("sage", "rows:8"), ("sage-max", "8"), ("gat", "8")]))
 def test_ranks_leave_out_the_edges_of_one_in_steps(shared_path, monkeypatch, model, steps):
     share_clusters(monkeypatch)
-    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 3, "steps": steps, "lr": 0.008,
-                "edge_dropout": 0.4}
-    shards = write_once(COMM, easy_graph(seed=4), shared_path / "shards")
-    _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
-    alone = write_once(MPI.COMM_SELF, easy_graph(seed=4), shared_path / "alone") if COMM.rank == 0 else None
-    expected = on_rank_zero(COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "serial", **settings)[1])
+    _, metrics, _, expected = train_as_one(COMM, easy_graph(seed=4), shared_path, model=model, layers=3, hidden=8,
+                                           dropout=0.5, epochs=3, steps=steps, lr=0.008, edge_dropout=0.4)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5)
 
 

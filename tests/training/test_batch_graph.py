@@ -9,7 +9,7 @@ import pytest
 from covering import long_but
 from mpi4py import MPI
 from reference_weights import draw_weights, weigh_part
-from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner, train, write, write_once
+from training_setup import SMALL, easy_graph, losses, random_owner, train, train_as_one, write_once
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError
@@ -117,16 +117,8 @@ def test_one_cluster_is_the_whole_graph(shared_path):
     (CUT, {"quantize": "degree-steps", "quantize_bits": 8, "lr": 0.005, "quantize_lr": 0.01})]),
     ids=lambda settings: "-".join(map(str, settings.values())))
 def test_losses_and_scores_equal_those_of_one_rank(shared_path, cut, settings):
-    comm, dataset = MPI.COMM_WORLD, easy_graph()
     settings = {"epochs": 4, "dropout": 0.5, **cut, **settings}
-
-    def alone():
-        one = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "one")
-        return train(MPI.COMM_SELF, one, shared_path / "alone", **settings)[1]
-
-    expected = on_rank_zero(comm, alone)
-    shards = write_once(comm, dataset, shared_path / "shards")
-    _, found, _ = train(comm, shards, shared_path / "run", **settings)
+    _, found, _, expected = train_as_one(MPI.COMM_WORLD, easy_graph(), shared_path, **settings)
     np.testing.assert_allclose(losses(found), losses(expected), rtol=5e-4)
     last = [records[-1]["val_score"] for records in (found, expected)]
     assert last[0] == pytest.approx(last[1], abs=0.03)

@@ -7,7 +7,7 @@ import pytest
 from made_steps import share_clusters
 from mpi4py import MPI
 from reference_weights import draw_weights, weigh_part
-from training_setup import SMALL, easy_graph, on_rank_zero, train, write, write_once
+from training_setup import SMALL, easy_graph, losses, train, train_as_one, write_once
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
@@ -32,12 +32,9 @@ def weighted(monkeypatch):
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_ranks_train_as_one_process_does(weighted, shared_path, model):
     comm = MPI.COMM_WORLD
-    alone = on_rank_zero(comm, lambda: write(DATASET, np.zeros(120, np.int32), 1, shared_path / "alone"))
-    shards = write_once(comm, DATASET, shared_path / "shards")
-    settings = {"model": model, "epochs": 4, "lr": 0.01, "eval_every": 4, "dropout": 0.5}
-    _, metrics, _ = train(comm, shards, shared_path / "run", **settings)
-    expected = on_rank_zero(comm, lambda: train(MPI.COMM_SELF, alone, shared_path / "one", **settings)[1])
-    np.testing.assert_allclose([line["loss"] for line in metrics], [line["loss"] for line in expected], rtol=1e-4)
+    _, metrics, _, expected = train_as_one(comm, DATASET, shared_path, model=model, epochs=4, lr=0.01, eval_every=4,
+                                           dropout=0.5)
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-4)
 
 
 @pytest.mark.parallel([1, 2])

@@ -18,6 +18,7 @@ from training_setup import (
     on_rank_zero,
     random_owner,
     train,
+    train_as_one,
     without_seconds,
     write,
     write_once,
@@ -49,17 +50,8 @@ def settings_of_scheme(scheme, gradient="local"):
     ("degree-steps", "local"), ("uniform", "local"), ("degree-quant", "local")])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme, gradient):
-    comm = MPI.COMM_WORLD
-    dataset, settings = easy_graph(), {"model": model, "dropout": 0.5, "epochs": 8,
-                                    **settings_of_scheme(scheme, gradient)}
-
-    def train_alone():
-        one = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "one")
-        return train(MPI.COMM_SELF, one, shared_path / "alone", **settings)[1]
-
-    expected = on_rank_zero(comm, train_alone)
-    shards = write_once(comm, dataset, shared_path / "shards")
-    _, metrics, _ = train(comm, shards, shared_path / "run", **settings)
+    settings = {"model": model, "dropout": 0.5, "epochs": 8, **settings_of_scheme(scheme, gradient)}
+    _, metrics, _, expected = train_as_one(MPI.COMM_WORLD, easy_graph(), shared_path, **settings)
     # Sums over ranks differ in their last bits; sooner or later a code or a width rounds the other way, and with it the
     # sign of an error, which Adam makes a whole step of where steps fit best.
     np.testing.assert_allclose(losses(metrics)[:2], losses(expected)[:2], rtol=1e-5)

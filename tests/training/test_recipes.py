@@ -15,7 +15,7 @@ from mpi4py import MPI
 from reference import draws_of, stream_of
 from reference_models import mean_loss, peer_logits
 from training.test_equals_serial import assert_trains_as_one, cut_by_metis
-from training_setup import SMALL, easy_graph, losses, on_rank_zero, random_owner, train, write, write_once
+from training_setup import SMALL, easy_graph, losses, train, train_as_one, write, write_once
 
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError, TrainingError
@@ -71,18 +71,9 @@ def test_ranks_train_as_one(shared_path, monkeypatch, recipe):
 @pytest.mark.parametrize("recipe", ["batch norm", "all"])
 def test_ranks_train_as_one_in_steps(shared_path, monkeypatch, recipe):
     share_clusters(monkeypatch)
-    settings = {"layers": 3, "hidden": 16, "dropout": 0.5, "epochs": 6, "eval_every": 6, "steps": "4",
-                **RECIPES[recipe]}
-
-    def alone():
-        dataset = easy_graph()
-        write(dataset, random_owner(dataset, COMM.size), COMM.size, shared_path / "shards")
-        one = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "one")
-        return losses(train(MPI.COMM_SELF, one, shared_path / "alone", **settings)[1])
-
-    expected = on_rank_zero(COMM, alone)
-    found = losses(train(COMM, shared_path / "shards", shared_path / "run", **settings)[1])
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    _, found, _, expected = train_as_one(COMM, easy_graph(), shared_path, **{
+        "layers": 3, "hidden": 16, "dropout": 0.5, "epochs": 6, "eval_every": 6, "steps": "4", **RECIPES[recipe]})
+    np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-4)
 
 
 def test_scores_and_best_weights_are_those_of_the_moving_average(shared_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, train, write, write_once
+from training_setup import SMALL, easy_graph, losses, random_owner, train_as_one, write_once
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.data.cleaning import TypedEdges, build_typed_csr
@@ -54,13 +54,9 @@ def assert_each_edge_has_its_own(graph):
     {"model": "gcn", "pre_aggregation": "on"}, {"model": "sage", "edge_dropout": 0.4, "input_dropout": 0.0},
     {"model": "gat"}, {"model": "sage-max"}])
 def test_ranks_train_over_parallel_edges_as_one_process_does(shared_path, settings):
-    dataset = typed_graph()
-    alone = on_rank_zero(COMM, lambda: write(dataset, np.zeros(NUM_NODES, np.int32), 1, shared_path / "alone"))
-    shards = write_once(COMM, dataset, shared_path / "shards")
-    settings = {"epochs": 4, "lr": 0.01, "eval_every": 4, "dropout": 0.2, **settings}
-    _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
-    expected = on_rank_zero(COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "one", **settings)[1])
-    np.testing.assert_allclose([line["loss"] for line in metrics], [line["loss"] for line in expected], rtol=1e-4)
+    _, metrics, _, expected = train_as_one(COMM, typed_graph(), shared_path, **{
+        "epochs": 4, "lr": 0.01, "eval_every": 4, "dropout": 0.2, **settings})
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-4)
 
 
 @pytest.mark.parallel([1, 2, 3])
