@@ -23,7 +23,7 @@ LONGEST = ("faults/test_process_faults.py", "test_docs.py", "cuda/test_compile.p
            "cli/test_without_avx512.py", "cli/test_bench.py", "test_watchdog.py", "jobs/race/test_peer_processes.py",
            "library/test_preprocess.py", "cli/test_preprocess.py", "shards/test_folder.py", "library/test_program.py",
            "jobs/race/test_time_to_score.py", "bench/test_epoch_in_process.py", "bench/test_accelerator.py",
-           "faults/test_method_faults.py", "faults/test_preprocess_faults.py", "jobs/test_installation.py")
+           "faults/test_preprocess_faults.py", "jobs/test_installation.py")
 
 
 def pytest_addoption(parser):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,13 @@ SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 2
 def shared_path(tmp_path_factory):
     """A folder that is the same on all ranks."""
     return on_rank_zero(MPI.COMM_WORLD, lambda: tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory):
+    """Shards of `easy_graph()`, a part for each rank, which no test may change."""
+    folder = on_rank_zero(MPI.COMM_WORLD, lambda: tmp_path_factory.mktemp("easy"))
+    return write_once(MPI.COMM_WORLD, easy_graph(), folder / "shards")
 
 
 def disk_path() -> str:
@@ -131,6 +139,17 @@ def train_as_one(comm: MPI.Comm, dataset: GraphDataset, folder: Path,
 
     shards = write_once(comm, dataset, folder / "shards")
     return (*train(comm, shards, folder / "run", **settings)[:2], *on_rank_zero(comm, alone))
+
+
+def stopping_folder(epoch: int, number: int = signal.SIGTERM, seed: int = 0) -> type[RunFolder]:
+    """A run folder whose writer gets a signal while it records an epoch; all ranks stop at their next step."""
+    class StoppingFolder(RunFolder):
+        def append_metrics(self, record):
+            super().append_metrics(record)
+            if (record["seed"], record["epoch"]) == (seed, epoch):
+                os.kill(os.getpid(), number)
+
+    return StoppingFolder
 
 
 def losses(metrics: list[dict[str, Any]]) -> np.ndarray:

@@ -94,10 +94,6 @@ class Controller:
         return len(self._policy.base_widths) > 1 or self._asynchrony in (DESCENT, MEASURED)
 
     @property
-    def num_steps(self) -> int:
-        return self._plan.num_steps
-
-    @property
     def measures(self) -> bool:
         return self._asynchrony == MEASURED or self._picks
 

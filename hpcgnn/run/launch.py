@@ -110,7 +110,7 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
         if isinstance(error, KeyboardInterrupt) and comm.rank:
             # All ranks of a terminal get the signal; the first to print ends the others.
             time.sleep(INTERRUPT_GRACE)
-        _print_failure(comm.rank, error)
+        say(f"hpcgnn: rank {comm.rank}: {explanation_of(error)}\n")
         exit_code = exit_code_of(error)
         comm.Abort(exit_code)
         # MPICH's Abort returns before the launcher ends this rank; the rank must not report its failure a second time.
@@ -159,7 +159,6 @@ def _end_mpi() -> None:
 
 @cache
 def attendance_key() -> int:
-    """Return the key under which a communicator holds its Attendance."""
     # Made at first use, since this module can be imported before MPI starts.
     return MPI.Comm.Create_keyval()
 
@@ -287,7 +286,6 @@ def has_mpi() -> bool:
 
 
 def has_company() -> bool:
-    """Whether this process runs with others under MPI."""
     return MPI.COMM_WORLD.size > 1
 
 
@@ -308,10 +306,6 @@ def _remedy_for(variable: str) -> str:
     if variable.startswith("SLURM") or "SLURM_STEP_ID" in os.environ:
         return "srun --mpi=list shows what Slurm offers: --mpi=pmix suits Open MPI, --mpi=pmi2 MPICH and Intel MPI"
     return "use the mpirun of that library"
-
-
-def _print_failure(rank: int, error: BaseException) -> None:
-    say(f"hpcgnn: rank {rank}: {explanation_of(error)}\n")
 
 
 def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
@@ -364,9 +358,7 @@ def told_by_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
 
 
 def words_of_all(comm: MPI.Comm, word: str | None) -> list[str | None]:
-    """Collective: return each rank's text in rank order, or an empty list if no rank has one."""
-    from mpi4py import MPI
-
+    """Collective: each rank's text in rank order, or an empty list if no rank has one."""
     # Nearly always there is no text; then one small allreduce is the whole cost.
     return comm.allgather(word) if comm.allreduce(int(word is not None), MPI.MAX) else []
 

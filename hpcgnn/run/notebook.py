@@ -32,7 +32,6 @@ class CellLine:
             self._handle.update(_bundle(*self._last), raw=True)
 
     def end(self) -> None:
-        """Draw what was shown last."""
         self.show(*self._last, is_urgent=True)
 
 

@@ -15,7 +15,7 @@ import sys
 import termios
 import textwrap
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -63,6 +63,15 @@ def time_text(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
     return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+MAX_NAMED = 8      # ranks in a sentence
+
+
+def ranks_text(ranks: list[int], named: Callable[[int], str] = str) -> str:
+    """Ranks in a sentence, each as `named` writes it: rank 3; ranks 0, 1, .., 7 and 2 more."""
+    more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(named, ranks[:MAX_NAMED]))}{more}"
 
 
 PLAIN = "hpcgnn.plain"      # the error handler that `prepare_streams` installs
@@ -113,7 +122,6 @@ class PatientStream(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """Write and flush; return the number of characters."""
         try:
             if self._stream is not None:
                 self._stream.write(text)

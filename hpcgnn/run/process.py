@@ -32,7 +32,6 @@ def launched_rank() -> int:
 
 
 def is_launched_with_others() -> bool:
-    """Whether a launcher started this process together with others."""
     started = launched_size()[1]
     return launched_rank() > 0 or (started.isdecimal() and int(started) > 1)
 

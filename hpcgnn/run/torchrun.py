@@ -147,7 +147,6 @@ def joined_by_mpi() -> Iterator[None]:
 
 
 def token() -> str:
-    """Return a hash that only ranks of this start of this training share."""
     words = [os.environ.get(name, "") for name in (
         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from hpcgnn.run.helper_thread import HelperThread
+from hpcgnn.run.output import MAX_NAMED, ranks_text
 
 STARTUP_SECONDS = 300.0     # least timeout at the start: loading libraries and opening files leaves no notes
 LOOKS = 20                  # looks per timeout
@@ -32,7 +33,6 @@ LOOKS_TO_ANSWER = 4         # a rank without a new word after this many looks is
 LEAST_SECONDS_TO_ANSWER = 3.0    # but not before this many seconds, since a machine may be busy
 SPEAKING_GRACE = 5.0        # seconds in which the lowest rank that lives reports and ends the others
 WORDS = ".standstill"
-MAX_NAMED = 8
 
 
 class Watchdog:
@@ -123,7 +123,7 @@ class Watchdog:
 
     def _judge(self, seconds: float, before: dict[int, Word]) -> None:
         if self._folder is None:
-            self._end(self._rank, min(self._rank, 4) / 2, f"rank {self._named(self._rank)} has made no progress for "
+            self._end(min(self._rank, 4) / 2, f"rank {self._named(self._rank)} has made no progress for "
                       f"{seconds:.0f} s: it {HERE.describe()}")
         # Only words written since the question count.
         words = {rank: word for rank, word in self._words().items()
@@ -132,14 +132,14 @@ class Watchdog:
         verdict = self._verdict(words, silent)
         if verdict is not None:
             speaker = min(words, default=self._rank)
-            self._end(self._rank, 0.0 if speaker == self._rank else SPEAKING_GRACE, verdict)
+            self._end(0.0 if speaker == self._rank else SPEAKING_GRACE, verdict)
 
     def _verdict(self, words: dict[int, Word], silent: list[int]) -> str | None:
         stuck = [rank for rank, word in words.items() if word.seconds >= self._timeout]
         if silent:
             waiting = "".join(f"; rank {rank} {words[rank].does} since {words[rank].seconds:.0f} s"
                               for rank in stuck[:1])
-            return (f"{_plural('rank', silent, self._named)} {'has' if len(silent) == 1 else 'have'} given no sign of "
+            return (f"{ranks_text(silent, self._named)} {'has' if len(silent) == 1 else 'have'} given no sign of "
                     f"life for {self._timeout:.0f} s{waiting}")
         if len(stuck) < len(words):
             return None
@@ -152,7 +152,7 @@ class Watchdog:
     def _named(self, rank: int) -> str:
         return f"{rank} ({self._colleagues[rank].host}, process {self._colleagues[rank].process})"
 
-    def _end(self, rank: int, grace: float, sentence: str) -> None:
+    def _end(self, grace: float, sentence: str) -> None:
         # Lower ranks speak first. Exit without MPI, which would wait; the launcher takes the others down.
         time.sleep(grace)
         if grace < SPEAKING_GRACE:
@@ -177,7 +177,7 @@ class Word:
 
 
 def words_folder(folder: Path) -> Path:
-    """Return the folder in which the watchdogs of a run leave their words."""
+    """Where the watchdogs of a run leave their words."""
     return folder / WORDS
 
 
@@ -186,12 +186,6 @@ def _read_word(file: Path) -> Word | None:
         return Word(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def _plural(noun: str, ranks: list[int], named) -> str:
-    listed = ", ".join(named(rank) for rank in ranks[:MAX_NAMED])
-    more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
-    return f"{noun}{'s' if len(ranks) > 1 else ''} {listed}{more}"
 
 
 class Whereabouts:
@@ -210,7 +204,6 @@ class Whereabouts:
         self.place = place
 
     def describe(self) -> str:
-        """Return the verb phrase, and the epoch."""
         first, *rest = self.place
         phrase = first(*rest) if callable(first) else first
         return phrase if self.epoch is None else f"{phrase} in epoch {self.epoch[1]} of seed {self.epoch[0]}"

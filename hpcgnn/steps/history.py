@@ -63,7 +63,6 @@ class History:
         self._tables = {}
 
     def state(self) -> State:
-        """Return all rows as arrays; 16-bit types as their bits."""
         return {f"{layer}-{dim}-{table.kind}": table.state() for (layer, dim), table in self._tables.items()}
 
     def restore(self, state: State, device: torch.device) -> None:

@@ -29,8 +29,9 @@ import hpcgnn
 from hpcgnn.errors import CollectiveError
 from hpcgnn.ops.simd import LEVELS, simd_level
 from hpcgnn.run.launch import words_of_all
-from hpcgnn.run.output import tell
+from hpcgnn.run.output import ranks_text, tell
 from hpcgnn.run.process import usable_cores
+from hpcgnn.training.own_loss import values_read_by
 
 # torch's levels, the lowest first, with their names in torch's and oneDNN's variables.
 CAPABILITIES = {"DEFAULT": ("default", "SSE41"), "AVX2": ("avx2", "AVX2"), "AVX512": ("avx512", "AVX512_CORE")}
@@ -119,7 +120,6 @@ def _rank_in(levels: Iterable[str]):
     return lambda level: order.get(level, -1)
 
 
-MAX_LISTED = 8
 MAX_SETTINGS = 3          # settings that a sentence names
 MAX_VALUE = 60            # characters of a value in a sentence
 MAX_DEPTH = 6
@@ -150,13 +150,7 @@ def listed(values: list) -> str:
     ranks: dict = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return " and ".join(f"{value} on {_named(having)}" for value, having in ranks.items())
-
-
-def _named(ranks: list[int]) -> str:
-    listed = ", ".join(map(str, ranks[:MAX_LISTED]))
-    more = f" and {len(ranks) - MAX_LISTED} more" if len(ranks) > MAX_LISTED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
+    return " and ".join(f"{value} on {ranks_text(having)}" for value, having in ranks.items())
 
 
 def _shown(texts: list[str | None]) -> list[str]:
@@ -220,18 +214,7 @@ def _floats_in(owner: Any, depth: int) -> str:
 
 def _of_function(function: types.FunctionType, depth: int) -> str:
     """Name of a function, and the floats, functions and tensors that it reads, also from its closure."""
-    code = function.__code__
-    closed = dict(zip(code.co_freevars, (_content(cell) for cell in function.__closure__ or ()), strict=True))
-    read = {name: function.__globals__.get(name) for name in code.co_names}
-    read = {name: value for name, value in read.items() if isinstance(value, float)}
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    bound = [*closed.values(), *read.values(), *defaults]
+    closed, read, defaults = values_read_by(function)
+    bound = [*closed, *(value for value in read if isinstance(value, float)), *defaults]
     name = "" if function.__module__.startswith("hpcgnn.") else function.__qualname__
     return " ".join(filter(None, [name, description_of(bound, depth - 1)]))
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:      # not yet bound
-        return None

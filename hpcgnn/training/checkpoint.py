@@ -159,19 +159,14 @@ def _read_content(file: h5py.File) -> Checkpoint:
                    for number, group in file["optimizer"].items()},
         loss_scale=LossScale(**state["loss_scale"]),
         controller=state["controller"],
-        average=_read_average(file),
+        average=Averaged(int(file["average"].attrs["num_steps"]), _read_tensors(file["average"]))
+        if "average" in file else None,
         frozen=state.get("frozen"),
         **{name: _read_tensors(file[name]) if name in file else {} for name in LOSS_GROUPS},
         **{name: state.get(name) for name in BROUGHT},
     )
     _check_content(checkpoint)
     return checkpoint
-
-
-def _read_average(file: h5py.File) -> Averaged | None:
-    if "average" not in file:
-        return None
-    return Averaged(int(file["average"].attrs["num_steps"]), _read_tensors(file["average"]))
 
 
 def _check_content(checkpoint: Checkpoint) -> None:

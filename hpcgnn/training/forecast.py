@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,6 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.config import AUTO, TrainConfig
-from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.methods.controller import Controller
 from hpcgnn.run.launch import giving_back_freed_memory, watch
 from hpcgnn.run.process import peak_bytes
@@ -86,30 +86,20 @@ class Forecast:
                 + self.num_assignments * self.assign_seconds)
 
 
-class KeptStorages:
-    """Context that counts the memory a forward pass keeps for its backward pass, without storages known before."""
+@contextmanager
+def kept_storages(known: list[torch.Tensor]) -> Iterator[dict[int, int]]:
+    """Yields the bytes of what forward passes keep for their backward passes, by storage, without storages in `known`.
+    """
+    places, sizes = {tensor.untyped_storage().data_ptr() for tensor in known}, dict[int, int]()
 
-    def __init__(self, known: list[torch.Tensor]):
-        self._known = {tensor.untyped_storage().data_ptr() for tensor in known}
-        self._sizes: dict[int, int] = {}
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
-
-    def __enter__(self) -> KeptStorages:
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(self._sizes.values())
-
-    def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+    def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._known:
-            self._sizes[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in places:
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield sizes
 
 
 @dataclass
@@ -155,7 +145,7 @@ def _forecast(comm: MPI.Comm, job: Job, config: TrainConfig, info: GraphInfo, li
     memory = tuple(comm.allgather(_memory_of(session, learner, sample)))
     session.exchange.forget()
     return Forecast(
-        memory, least, most, sample.sum_bytes, _sum_of(comm, evaluation),
+        memory, least, most, sample.sum_bytes, comm.allreduce(evaluation.payload_bytes + evaluation.parameter_bytes),
         comm.allreduce(session.exchange.setup.payload_bytes), statistics.median(sample.epoch_seconds),
         sample.evaluation_seconds, sample.assign_seconds, *_counts(session.config), len(sample.epoch_seconds) + 1,
         None if limit is None else _limited(comm, limit, sample))
@@ -175,13 +165,15 @@ def _limited(comm: MPI.Comm, limit: MemoryLimit, sample: Sample) -> Limited:
 def _train_sample(session: Session, learner: Learner, controller: Controller, limit: MemoryLimit | None) -> Sample:
     """Collective: train until enough is measured, and evaluate once."""
     comm, seed, started = session.comm, session.config.seed, time.perf_counter()
-    kept = KeptStorages([*learner.model.parameters(), *learner.model.buffers(), session.graph.x_all])
-    seconds, assigning = [], 0.0
+    known = [*learner.model.parameters(), *learner.model.buffers(), session.graph.x_all]
+    seconds, assigning, num_kept = [], 0.0, 0
     for epoch in range(MOST_EPOCHS):
         plan = controller.plan(seed, epoch)
         session.exchange.begin_epoch(plan)
-        with kept if epoch == 0 else nullcontext():
+        noting: AbstractContextManager[dict[int, int]] = kept_storages(known) if epoch == 0 else nullcontext({})
+        with noting as kept:
             trace = train_epoch(session, learner, seed, epoch, num_steps=plan.num_steps, by_row=plan.by_row)
+        num_kept += sum(kept.values())
         if trace.fault or not math.isfinite(trace.loss):
             session.exchange.forget()
             raise fault_error(comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check.read(),
@@ -198,7 +190,7 @@ def _train_sample(session: Session, learner: Learner, controller: Controller, li
     evaluating = comm.allreduce(time.perf_counter() - started, MPI.MAX)
     # The first epoch also builds matrices and layouts.
     return Sample(seconds[1:], evaluating, comm.allreduce(assigning, MPI.MAX),
-                  kept.num_bytes if limit is None else limit.arena.most_kept, trace.sent_bytes_sums, disk_use)
+                  num_kept if limit is None else limit.arena.most_kept, trace.sent_bytes_sums, disk_use)
 
 
 def _epoch_bytes(session: Session, controller: Controller) -> tuple[int, int]:
@@ -237,6 +229,3 @@ def _counts(config: TrainConfig) -> tuple[int, int, int]:
     counts = np.array([config.epochs, -(-config.epochs // config.eval_every), assignments])
     return tuple((config.repeat * counts).tolist())
 
-
-def _sum_of(comm: MPI.Comm, traffic: Traffic) -> int:
-    return comm.allreduce(traffic.payload_bytes + traffic.parameter_bytes)

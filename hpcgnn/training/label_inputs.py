@@ -80,7 +80,6 @@ class LabelInputs:
                        mean_rows={**objective.mean_rows, "train": number})
 
     def give_all(self) -> None:
-        """Show all labels again."""
         self._write(torch.ones(len(self._rows), dtype=torch.bool, device=self._rows.device))
 
     def _write(self, is_given: torch.Tensor) -> None:

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -414,15 +415,18 @@ def closed_over(function: Any) -> list[nn.Parameter]:
 
 
 def _read_by(function: Any) -> list[Any]:
-    """Objects in a plain function's closure, globals and defaults."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return []
-    found = [function.__globals__.get(name) for name in code.co_names]
+    return [] if getattr(function, "__code__", None) is None else [
+        value for values in values_read_by(function) for value in values]
+
+
+def values_read_by(function: FunctionType) -> tuple[list[Any], list[Any], list[Any]]:
+    """Values in a plain function's closure, in the globals that it names, and in its defaults."""
+    closed = []
     for cell in function.__closure__ or ():
         with suppress(ValueError):      # a variable without a value yet
-            found.append(cell.cell_contents)
-    return [*found, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            closed.append(cell.cell_contents)
+    return (closed, [function.__globals__.get(name) for name in function.__code__.co_names],
+            [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
 
 
 def copies_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -81,7 +81,6 @@ class OwnOptimizer:
         return {"name": name_of(self), "groups": groups}
 
     def load_groups(self, record: dict[str, Any]) -> None:
-        """Continue from a `record()` of the same optimizer."""
         for group, kept in zip(self.torch_optimizer.param_groups, record["groups"], strict=True):
             for name, value in kept.items():
                 if name != "params" and name in group:

@@ -114,7 +114,9 @@ def seconds_of_sample(alone: MPI.Comm, config: TrainConfig, part: Partition, dev
     started = time.perf_counter()
     for _ in range(MOST_ROUNDS):
         for precision, run in passes.items():
-            least[precision] = min(least[precision], _seconds_of(run))
+            begun = time.perf_counter()
+            run()
+            least[precision] = min(least[precision], time.perf_counter() - begun)
         if time.perf_counter() - started > SECONDS:
             break
     return least
@@ -158,12 +160,6 @@ def _allows(config: TrainConfig, precision: str) -> bool:
     except ConfigError:
         return False
     return precision == "fp32" or config.model != "gin"
-
-
-def _seconds_of(run: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
 
 
 def _say(comm: MPI.Comm, sentence: str) -> None:

@@ -103,7 +103,6 @@ def restore_rank_state(session: Session, controller: Controller, files: RankFile
 
 
 def _remembered(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings that decide what ranks remember."""
     return {name: value for name, value in settings.items() if name not in NOT_REMEMBERED}
 
 

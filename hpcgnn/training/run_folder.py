@@ -11,8 +11,8 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,6 @@ class RankFiles:
         return self.folder / f"rank-{rank:04d}-{token}.h5"
 
     def num_ranks(self, token: str) -> int:
-        """Number of ranks that have a file for a checkpoint."""
         return len(list(self.folder.glob(f"rank-*-{token}.h5")))
 
     def all(self) -> list[Path]:
@@ -134,20 +133,15 @@ class RunFolder:
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl. JSON has no NaN or infinity, so these become null."""
         self._check_lock()
-        try:
-            with open(self.path / METRICS, "a") as file:
-                file.write(seal_json(json.dumps(_finite(record))) + "\n")
-        except OSError as error:
-            raise TrainingError(f"{self.path / METRICS} can't be written: {_reason_of(error)}") from error
+        with _or_refused(self.path / METRICS, "written"), open(self.path / METRICS, "a") as file:
+            file.write(seal_json(json.dumps(_finite(record))) + "\n")
 
     def sync_metrics(self) -> None:
         self._check_lock()
         file = self.path / METRICS
-        try:
+        with _or_refused(file, "flushed to the disk"):
             if file.exists():
                 sync_file(file)
-        except OSError as error:
-            raise TrainingError(f"{file} can't be flushed to the disk: {_reason_of(error)}") from error
 
     def go_on_from(self, progress: Progress, first_seed: int) -> str | None:
         """Remove what a checkpoint does not count: lines of later epochs, damaged lines, the summary, unfinished files.
@@ -159,19 +153,18 @@ class RunFolder:
         lines = self._lines()
         kept, last, num_damaged = [], (first_seed, 0), 0
         for line in lines:
-            epoch = _epoch_of(line)
-            num_damaged += epoch is None
-            if epoch is not None and last < epoch <= place:
+            record = _record_of(line)
+            num_damaged += record is None
+            epoch = last if record is None else (record["seed"], record["epoch"])
+            if last < epoch <= place:
                 kept.append(line)
                 last = epoch
-        try:
+        with _or_refused(file, "cut back to its checkpoint"):
             if kept == lines[:len(kept)] and file.exists():
                 os.truncate(file, sum(len(line) + 1 for line in kept))
                 sync_file(file)
             else:
                 replace_text(file, "".join(f"{line.decode()}\n" for line in kept))
-        except OSError as error:
-            raise TrainingError(f"{file} can't be cut back to its checkpoint: {_reason_of(error)}") from error
         self._remove(self.path / SUMMARY, *self.generations.torn(), *self.rank_files.torn())
         return self._complaint(progress.num_epochs, len(kept), num_damaged)
 
@@ -214,19 +207,22 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         self._check_lock()
-        try:
+        with _or_refused(self.path / name, "written"):
             replace_text(self.path / name, text)
-        except OSError as error:
-            raise TrainingError(f"{self.path / name} can't be written: {_reason_of(error)}") from error
 
 
 REMEDIES = {errno.ENOENT: "the folder was moved or removed; put it back", errno.EACCES: "make it writable",
             errno.EPERM: "make it writable", errno.EROFS: "make it writable"}
 
 
-def _reason_of(error: OSError) -> str:
-    remedy = REMEDIES.get(error.errno or 0, "free space on its disk")
-    return f"{error.strerror}; {remedy}, then go on with --resume"
+@contextmanager
+def _or_refused(file: Path, done: str) -> Iterator[None]:
+    """Raise TrainingError, with a remedy, if the block can't have a file written, flushed or cut back."""
+    try:
+        yield
+    except OSError as error:
+        remedy = REMEDIES.get(error.errno or 0, "free space on its disk")
+        raise TrainingError(f"{file} can't be {done}: {error.strerror}; {remedy}, then go on with --resume") from error
 
 
 def _record_of(line: bytes) -> dict[str, Any] | None:
@@ -234,11 +230,6 @@ def _record_of(line: bytes) -> dict[str, Any] | None:
         record, is_sealed = read_json(line.decode())
         return record if is_sealed else None
     return None
-
-
-def _epoch_of(line: bytes) -> tuple[int, int] | None:
-    record = _record_of(line)
-    return None if record is None else (record["seed"], record["epoch"])
 
 
 def _finite(value: Any) -> Any:

@@ -86,9 +86,6 @@ class Holder:
         job = f", Slurm job {self.job}" if self.job else ""
         return f"process {self.pid} on {self.host}{job}, since {self.since}"
 
-    def values(self) -> dict[str, str | int]:
-        return asdict(self)
-
 
 def start_of(pid: int) -> str | None:
     """Start of a process on this machine; None if there is none, or it is a zombie."""
@@ -306,7 +303,7 @@ class RunLock:
 
 
 def _text_of(holder: Holder) -> str:
-    return seal_json(json.dumps(holder.values())) + "\n"
+    return seal_json(json.dumps(asdict(holder))) + "\n"
 
 
 def _write(file: Path, holder: Holder) -> Holder:

@@ -85,7 +85,6 @@ class RateSchedule:
 
     @property
     def rate(self) -> float:
-        """Learning rate of the next step, for the first weights."""
         return float(self._rated.param_groups[0]["lr"])
 
     def end_epoch(self, evaluation: Evaluation | None) -> None:

@@ -184,7 +184,12 @@ class Session:
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         # A first model, only to check what it computes; each seed gets a new one.
         model = _checked_model(comm, config, recipe, info, graph)
-        tried = together(comm, lambda: _tried(model, graph, objective, comm.size))
+        tried = None
+        if not is_of_hpcgnn(model):
+            from hpcgnn.training.trial import try_model
+
+            first_rows = objective.rows["train"].cpu().numpy()
+            tried = together(comm, lambda: try_model(model, graph, first_rows, comm.size))
         reading = Reading.LOGITS if tried is None or links is not None else reading_of(
             tried, objective.task, info.num_classes, config.score == OWN or not score.task)
         traits = traits_of(model, config.layers)
@@ -500,15 +505,6 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
         clusters = steps.clusters
         together(comm, lambda: clusters.check(number))
     return steps
-
-
-def _tried(model: nn.Module, graph: LocalGraph, objective: Objective, num_ranks: int) -> Tried | None:
-    """Try a user's own model on a few rows, training rows first; see `try_model`."""
-    if is_of_hpcgnn(model):
-        return None
-    from hpcgnn.training.trial import try_model
-
-    return try_model(model, graph, objective.rows["train"].cpu().numpy(), num_ranks)
 
 
 def _remarks(config: TrainConfig, info: GraphInfo, model: nn.Module, tried: Tried | None) -> tuple[str, ...]:

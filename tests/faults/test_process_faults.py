@@ -248,8 +248,11 @@ def test_what_goes_wrong_in_the_thread_of_a_carrier_ends_all_ranks_with_a_senten
     assert ended.seconds < ENDING_LIMIT + 10
 
 
-def test_a_rank_that_fails_alone_takes_all_down_and_says_so_first(tmp_path):
-    """A huge feature on rank 1 makes a message that 8 bits can't hold, at the first exchange of training."""
+@pytest.mark.parametrize("flags", [
+    pytest.param(["--method", "uniform", "--bits", 8], id="uniform"), pytest.param(["--method", "sylvie"], id="sylvie"),
+    pytest.param(["--method", "adaqp", "--set", "predict=previous"], id="adaqp", marks=pytest.mark.long)])
+def test_a_rank_that_fails_alone_takes_all_down_and_says_so_first(tmp_path, flags):
+    """A huge feature on rank 1 makes a message that its codes can't hold, at the first exchange of training."""
     whole = easy_graph()
     owner = random_owner(whole, 2)
     # Arcs lead from rank 1 to rank 0 only, so rank 0 sends no message forward that could fail first.
@@ -260,11 +263,11 @@ def test_a_rank_that_fails_alone_takes_all_down_and_says_so_first(tmp_path):
     write(replace(dataset, features=features), owner, 2, tmp_path / "shards")
     before = snapshot(tmp_path / "shards")
     ended = run_parallel_command(2, hpcgnn(
-        "train", "shards", "--model", "sage", "--method", "uniform", "--bits", 8, "--norm", "none", "--dropout", 0,
-        "--layers", 3, "--hidden", 64, "--out", "run"), tmp_path)
+        "train", "shards", "--model", "sage", *flags, "--norm", "none", "--dropout", 0, "--layers", 3, "--hidden", 64,
+        "--out", "run"), tmp_path)
     assert ended.status != 0
     (sentence,) = ended.sentences
-    assert sentence.startswith(f"hpcgnn: rank 1: message row of node {crossing.indices[0]} (layer ")
+    assert sentence.startswith(f"hpcgnn: rank 1: message row of node {crossing.indices[0]} (layer 0, epoch 0")
     assert sentence.endswith("holds a value that is NaN, infinite or too large to quantize; lower the learning rate")
     assert ended.seconds < ENDING_LIMIT
     assert snapshot(tmp_path / "shards") == before

@@ -17,6 +17,8 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, snapshot, write, write_once
 
 from hpcgnn.__main__ import main
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import ConfigError
 from hpcgnn.shards.sealed import SEAL_BYTES, parse_seal
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import read_checkpoint
@@ -157,9 +159,10 @@ def test_flags_that_are_unknown_or_contradict(capsys, shared_path, shards, flags
 def test_a_run_folder_that_cant_be_written(capsys, shared_path, shards):
     on_rank_zero(COMM, lambda: (shared_path / "file").write_text("mine"))
     where = "rank 0: " if COMM.size > 1 else ""
-    out = shared_path / "file" / "run"
-    assert_refused(capsys, shared_path, f"{where}run folder {out} can't be written: Not a directory; choose another "
-                   "with --out", shards, "--out", out)
+    for name, why in (("file/run", "Not a directory"), ("x" * 300, "File name too long")):
+        out = shared_path / name
+        assert_refused(capsys, shared_path, f"{where}run folder {out} can't be written: {why}; choose another with "
+                       "--out", shards, "--out", out)
 
 
 @pytest.mark.parallel([1, 2])
@@ -354,22 +357,28 @@ def test_a_rank_whose_weights_differ(capsys, shared_path, shards, monkeypatch, f
     assert progress.epoch == 5
 
 
-@pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("name, value, sentence", [
-    ("lr", "inf", "lr must be a finite number, found inf"), ("lr", "nan", "lr must be a finite number, found nan"),
-    ("lr", "1e300", "lr must be at most 1e+38, found 1e+300"),
-    ("link_mbps", "1e-300", "link_mbps must be 0 or at least 0.001, found 1e-300; an epoch would take years"),
-    ("hidden", 10 ** 12, "hidden must be at most 1048576, found 1000000000000"),
-    ("epochs", 10 ** 30, f"epochs must be at most 2147483647, found {10 ** 30}"),
+@pytest.mark.parametrize("settings, sentence", [
+    ({"lr": float("inf")}, "lr must be a finite number, found inf"),
+    ({"lr": 1e300}, "lr must be at most 1e+38, found 1e+300"),
+    ({"link_mbps": 1e-300}, "link_mbps must be 0 or at least 0.001, found 1e-300; an epoch would take years"),
+    ({"hidden": 10 ** 12}, "hidden must be at most 1048576, found 1000000000000"),
+    ({"epochs": 10 ** 30}, f"epochs must be at most 2147483647, found {10 ** 30}"),
+    ({"method": "adaqp", "widths": "2,3"}, "widths is '2,3'; expected some of 1, 2, 4, 8 in ascending order"),
+    ({"method": "sylvie", "widths": "8,4"}, "widths is '8,4'; expected some of 1, 2, 4, 8 in ascending order"),
+    ({"method": "sylvie", "percentiles": "90,80,99"},
+     "percentiles is '90,80,99'; expected numbers between 0 and 100 in ascending order, as in 80,92.5,98"),
+    ({"method": "sylvie", "percentiles": "many"}, "percentiles is 'many'; expected numbers"),
+    ({"method": "sylvie", "widths": "2,4"},
+     "percentiles is '85,95,99', 3 of them; 2 widths need 1, so change percentiles or widths"),
+    ({"method": "adaqp", "staleness": 2},
+     "staleness = 2 has no effect on method adaqp, only on sancus; leave it out or change --method"),
+    ({"lam": 0.25}, "lam = 0.25 has no effect on method vanilla, only on adaqp; leave it out or change --method"),
+    ({"method": "sylvie", "rematerialize": True}, "method sylvie can't be used with rematerialize: "),
+    ({"method": "joint", "solver": "highs"},
+     "method joint spends a budget of bits, which solver highs can't; use bisection or greedy"),
+    ({"method": "bns", "predict": "previous"}, "method bns can't be used with predict previous: "),
 ])
-def test_settings_at_extremes(capsys, shared_path, shards, name, value, sentence):
-    assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", "--set", f"{name}={value}")
-
-
-@pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("how", [[], ["--resume"], ["--overwrite"]], ids=" ".join)
-def test_a_run_folder_with_too_long_a_name(capsys, shared_path, shards, how):
-    where = "rank 0: " if COMM.size > 1 else ""
-    out = shared_path / ("x" * 300)
-    assert_refused(capsys, shared_path, f"{where}run folder {out} can't be written: File name too long; choose another "
-                   "with --out", shards, "--out", out, *how)
+def test_settings_at_extremes_or_of_no_use_to_a_method(settings, sentence):
+    with pytest.raises(ConfigError) as refused:
+        TrainConfig.of(**settings)
+    assert str(refused.value).startswith(sentence)

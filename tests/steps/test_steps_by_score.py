@@ -59,9 +59,8 @@ def test_without_a_node_that_validates_the_steps_stay(shared_path, monkeypatch):
 
 
 @pytest.mark.parallel([1, 2])
-def test_clusters_that_hold_few_arcs_have_one_epoch(shared_path, monkeypatch):
+def test_clusters_that_hold_few_arcs_have_one_epoch(shared_path, shards, monkeypatch):
     share_clusters(monkeypatch, inside=0.1)      # 4 steps of these hold 1.3 times the arcs that chance would have there
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     _, metrics, _ = train(COMM, shards, shared_path / "run", **SETTINGS | {"epochs": 10})
     assert [record["num_steps"] for record in metrics] == [4] + [1] * 9

@@ -59,13 +59,13 @@ def stop(monkeypatch, shards, out, epoch, number, said, **settings):
 @pytest.mark.parametrize("epoch, number", [(0, 0), (2, 3)])
 @pytest.mark.parametrize("steps, history, edge_dropout", [
     ("6", "stored", 0.3), ("auto", "stored", 0.0), ("6", "4", 0.0), ("rows:6", "stored", 0.0)])
-def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, monkeypatch, epoch,
+def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, shards,
+                                                                                        monkeypatch, epoch,
                                                                                         number, steps, history,
                                                                                         edge_dropout):
     share_clusters(monkeypatch)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 40)      # auto begins with 6 steps
     settings = {**SETTINGS, "steps": steps, "history": history, "edge_dropout": edge_dropout}
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     expected_summary, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
     resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number,
                    f"after step {number + 1} of 6 in epoch {epoch + 1} of seed 0", **settings)
@@ -83,13 +83,12 @@ def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_
     {"method": "sylvie", "predict": "previous"}, {"method": "adaqp", "period": 2},
     {"method": "joint", "asynchrony": "always", "predict": "previous"}, {"method": "sancus", "staleness": 2},
     {"method": "bns", "share": 0.5}]), ids=lambda own: "-".join(map(str, own.values())))
-def test_a_method_that_keeps_rows_goes_on_bit_for_bit(shared_path, monkeypatch, own):
+def test_a_method_that_keeps_rows_goes_on_bit_for_bit(shared_path, shards, monkeypatch, own):
     share_clusters(monkeypatch)
     deterministic = {"deterministic": True} if own["method"] in ("sylvie", "adaqp", "joint") else {}
     settings = {**SETTINGS, **own, **deterministic, "steps": "6"}
     for name in {"bits"} - own.keys():
         del settings[name]
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
     resumed = stop(monkeypatch, shards, shared_path / "run", 3, 2, "after step 3 of 6 in epoch 4", **settings)
     _, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
@@ -100,14 +99,13 @@ def test_a_method_that_keeps_rows_goes_on_bit_for_bit(shared_path, monkeypatch, 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("epoch, number, num_steps", [(2, 0, 4), (1, 2, 6), (3, 1, 4)])
-def test_a_run_that_turns_to_clusters_goes_on_bit_for_bit(shared_path, monkeypatch, epoch, number, num_steps):
+def test_a_run_that_turns_to_clusters_goes_on_bit_for_bit(shared_path, shards, monkeypatch, epoch, number, num_steps):
     """Two epochs of rows that are dealt out one by one, then clusters, before which the moments begin anew."""
     share_clusters(monkeypatch)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)
     monkeypatch.setattr("hpcgnn.steps.clusters.num_steps_of", lambda num_train: 6)
     monkeypatch.setattr("hpcgnn.methods.step_count.LEAST_EARLY_FALL", 0.95)
     settings = {**SETTINGS, "steps": "auto", "epochs": 10}
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     forgotten = count_calls(monkeypatch, FlatAdam, "forget")
     _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
     assert [(record["num_steps"], record["by_row"]) for record in expected] == [(6, True)] * 2 + [(4, False)] * 7 + [
@@ -133,9 +131,8 @@ def count_calls(monkeypatch, owner, name: str) -> list:
 
 
 @pytest.mark.parallel([2])
-def test_after_the_last_step_the_epoch_is_whole(shared_path, monkeypatch):
+def test_after_the_last_step_the_epoch_is_whole(shared_path, shards, monkeypatch):
     share_clusters(monkeypatch)
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     resumed = stop(monkeypatch, shards, shared_path / "run", 1, 5, "after epoch 2 of seed 0", **SETTINGS, steps="6")
     assert resumed.progress.epoch == 2
 

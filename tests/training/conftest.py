@@ -1,3 +1,3 @@
 """Fixtures of these tests."""
 
-from training_setup import shared_path  # noqa: F401
+from training_setup import shards, shared_path  # noqa: F401

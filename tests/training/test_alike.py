@@ -9,7 +9,7 @@ import torch
 from fork_server import served
 from mpi4py import MPI
 from parallel_run import run_parallel_command
-from training_setup import easy_graph, random_owner, train, write, write_once
+from training_setup import easy_graph, random_owner, train, write
 
 import hpcgnn as package
 from hpcgnn.errors import CollectiveError
@@ -53,9 +53,8 @@ def test_other_numbers_of_threads_are_said_once(capfd):
 
 
 @pytest.mark.parallel([2, 3])
-def test_a_session_compares_its_ranks(monkeypatch, shared_path):
+def test_a_session_compares_its_ranks(monkeypatch, shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     monkeypatch.setattr(package, "__version__", "0.0.9" if comm.rank == 1 else "0.1.0")
     with pytest.raises(CollectiveError, match="hpcgnn's version differs between the ranks"):
         train(comm, shards, shared_path / "run")

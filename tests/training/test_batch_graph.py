@@ -100,9 +100,8 @@ def test_no_row_travels_that_no_arc_reads(cut):
 
 
 @pytest.mark.parallel([1, 2])
-def test_one_cluster_is_the_whole_graph(shared_path):
+def test_one_cluster_is_the_whole_graph(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     whole, cut = (train(comm, shards, shared_path / name, **settings)[1]
                   for name, settings in (("whole", {}), ("cut", {"clusters": 1})))
     assert losses(cut).tobytes() == losses(whole).tobytes()
@@ -126,9 +125,8 @@ def test_losses_and_scores_equal_those_of_one_rank(shared_path, cut, settings):
 
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("method", [pytest.param("adaqp", marks=pytest.mark.long), "bns", "pipegcn"])
-def test_any_method_moves_what_rows_are_left(shared_path, method):
+def test_any_method_moves_what_rows_are_left(shared_path, shards, method):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=20, lr=0.06, hidden=16, method=method, **CUT)
     assert losses(metrics)[-1] < 0.7 * losses(metrics)[0] and summary["test_score"] > 0.6
 

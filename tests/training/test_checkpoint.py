@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from training_setup import easy_graph, on_rank_zero, train, without_seconds, write_once
+from training_setup import on_rank_zero, train, without_seconds
 
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.schema import Fingerprint
@@ -184,9 +184,8 @@ def test_a_damaged_checkpoint_is_refused_with_advice(tmp_path, how):
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_a_disk_that_fills_during_training_stops_all_ranks_and_the_run_resumes(shared_path):
+def test_a_disk_that_fills_during_training_stops_all_ranks_and_the_run_resumes(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     # Wide enough that the checkpoint is larger than the metrics.
     settings = {"hidden": 256, "layers": 3, "epochs": 12, "checkpoint_every": 4}
     out = shared_path / "run"

@@ -10,7 +10,7 @@ import torch
 from covering import long_but
 from mpi4py import MPI
 from stand_in_device import StandInDevice, WatchedComm, use_host_kernels
-from training_setup import easy_graph, losses, train, without_seconds, write_once
+from training_setup import losses, train, without_seconds
 
 from hpcgnn.exchange.transport import CudaAwareTransport, StagedTransport
 from hpcgnn.ops.streams import use_streams
@@ -48,9 +48,8 @@ def stand_in(request, monkeypatch):
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("settings", long_but((0, 2, 3, 4, 5, 6, 8, 10, 11, 13, 14, 15, 16, 17), METHODS),
                          ids=json.dumps)
-def test_every_method_gives_the_hosts_losses_and_bytes(shared_path, monkeypatch, stand_in, settings):
+def test_every_method_gives_the_hosts_losses_and_bytes(shared_path, shards, monkeypatch, stand_in, settings):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     summary, expected, _ = train(comm, shards, shared_path / "host", **{**SHORT, **settings})
     assert (summary["device"], summary["transport"]) == ("cpu", "host")
     use_host_kernels(monkeypatch)

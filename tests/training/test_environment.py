@@ -104,9 +104,8 @@ def test_a_run_folder_says_what_its_ranks_hold_and_did(shared_path):
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_run_folder_says_where_and_when_it_was_made(shared_path):
+def test_a_run_folder_says_where_and_when_it_was_made(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     session = Session.open(comm, shards, TrainConfig.of(epochs=1))
 
     def open_and_read():

@@ -18,7 +18,6 @@ from training_setup import (
     train,
     two_islands,
     write,
-    write_once,
 )
 
 from hpcgnn.data.options import SourceOptions
@@ -154,18 +153,16 @@ def test_losses_on_pubmed_equal_those_of_one_rank(shared_path, model):
 
 
 @pytest.mark.parallel([2, 4])
-def test_all_ranks_hold_the_same_weights_bit_for_bit(shared_path):
+def test_all_ranks_hold_the_same_weights_bit_for_bit(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     _, _, run = train(comm, shards, shared_path / "run", method="uniform", bits=2)
     weights = torch.nn.utils.parameters_to_vector(run.learner.model.parameters()).detach().numpy().tobytes()
     assert len(set(comm.allgather(weights))) == 1
 
 
 @pytest.mark.parallel([1, 3])
-def test_alltoallv_and_uniform_32_train_as_the_ring_does_bit_for_bit(shared_path):
+def test_alltoallv_and_uniform_32_train_as_the_ring_does_bit_for_bit(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     found = [losses(train(comm, shards, shared_path / str(number), **settings)[1]) for number, settings in enumerate(
         ({}, {"exchange": "alltoallv"}, {"method": "uniform", "bits": 32}))]
     np.testing.assert_array_equal(found[1], found[0])
@@ -173,9 +170,8 @@ def test_alltoallv_and_uniform_32_train_as_the_ring_does_bit_for_bit(shared_path
 
 
 @pytest.mark.parallel([3])
-def test_late_messages_bring_the_same_rows_by_alltoallv(shared_path):
+def test_late_messages_bring_the_same_rows_by_alltoallv(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     ring, at_once = (losses(train(comm, shards, shared_path / exchange, method="pipegcn", exchange=exchange)[1])
                      for exchange in ("ring", "alltoallv"))
     np.testing.assert_array_equal(at_once, ring)

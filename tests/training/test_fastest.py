@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, write_once
+from training_setup import SMALL
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
@@ -31,7 +31,7 @@ def test_16_bits_must_save_a_tenth(seconds, chosen):
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("method", ["vanilla", "sylvie"])
 @pytest.mark.parametrize("model", ["sage", "gat"])
-def test_a_run_trains_in_what_was_measured_to_be_faster(shared_path, monkeypatch, model, method):
+def test_a_run_trains_in_what_was_measured_to_be_faster(shared_path, shards, monkeypatch, model, method):
     comm, measured = MPI.COMM_WORLD, []
     of_sample = precision.seconds_of_sample
 
@@ -40,7 +40,6 @@ def test_a_run_trains_in_what_was_measured_to_be_faster(shared_path, monkeypatch
         return measured[-1]
 
     monkeypatch.setattr(precision, "seconds_of_sample", note)
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     summary = run_command(shards, shared_path / "run", precision="auto", model=model, method=method, epochs=2)
     assert len(measured) == 1 and set(measured[0]) == {"fp32", "bf16"}
     slowest = {name: comm.allreduce(value, MPI.MAX) for name, value in measured[0].items()}
@@ -50,29 +49,25 @@ def test_a_run_trains_in_what_was_measured_to_be_faster(shared_path, monkeypatch
 
 
 @pytest.mark.parallel([2])
-def test_the_slowest_rank_decides_for_all(shared_path, monkeypatch):
+def test_the_slowest_rank_decides_for_all(shards, monkeypatch):
     comm = MPI.COMM_WORLD
     seconds = {"fp32": 1.0, "bf16": 0.5 if comm.rank == 0 else 2.0}
     monkeypatch.setattr(precision, "seconds_of_sample", lambda *arguments: seconds)
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "precision": "auto"}))
     assert session.config.precision == "fp32"
 
 
 @pytest.mark.parametrize("settings", [
     {"quantize": "uniform", "model": "gcn"}, {"rematerialize": True}, {"model": "gin"}])
-def test_what_leaves_no_choice_or_changes_the_model_is_not_tried(shared_path, monkeypatch, settings):
+def test_what_leaves_no_choice_or_changes_the_model_is_not_tried(shards, monkeypatch, settings):
     monkeypatch.setattr(precision, "seconds_of_sample", lambda *arguments: pytest.fail("measured"))
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, **settings, "precision": "auto"}))
     assert session.config.precision == "fp32"
 
 
 @pytest.mark.parametrize("written, faster", [("fp32", "bf16"), ("bf16", "fp32")])
-def test_a_resumed_run_keeps_what_it_began_with(shared_path, monkeypatch, written, faster):
-    comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
+def test_a_resumed_run_keeps_what_it_began_with(shared_path, shards, monkeypatch, written, faster):
     monkeypatch.setattr(precision, "faster_of", lambda seconds: written)
     run_command(shards, shared_path / "run", precision="auto", epochs=2)
     monkeypatch.setattr(precision, "faster_of", lambda seconds: faster)
@@ -81,9 +76,7 @@ def test_a_resumed_run_keeps_what_it_began_with(shared_path, monkeypatch, writte
     assert summary["num_epochs_recorded"] == 4
 
 
-def test_a_sample_keeps_the_arcs_of_its_rows_and_needs_no_other_rank(shared_path, monkeypatch):
-    comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
+def test_a_sample_keeps_the_arcs_of_its_rows_and_needs_no_other_rank(shards, monkeypatch):
     monkeypatch.setattr(precision, "SAMPLE_ROWS", 7)
     part = read_partition(shards, 0, 1)
     sample = precision.sample_of(part)

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, snapshot, train, write_once
 
 from hpcgnn.shards.reader import read_partition
-from hpcgnn.training.forecast import KeptStorages, forecast
+from hpcgnn.training.forecast import forecast, kept_storages
 from hpcgnn.training.job import Job
 
 DATASET = easy_graph(spec="synthetic:nodes=200,mean_degree=6,classes=3,features=8")
@@ -87,9 +87,9 @@ def test_all_epochs_evaluations_and_assignments_are_counted(shared_path):
 
 def test_storages_are_counted_once_and_weights_not_at_all():
     x, weight = torch.ones(100, 10), torch.ones(100, 10, requires_grad=True)
-    with KeptStorages([weight]) as kept:
+    with kept_storages([weight]) as kept:
         h = x * weight              # keeps x and the weight
         total = (h * h[:50].repeat(2, 1)).sum()     # keeps h and its copy
-    assert kept.num_bytes == 3 * 4000
+    assert sum(kept.values()) == 3 * 4000
     total.backward()
     np.testing.assert_array_equal(weight.grad.numpy()[50:], 1)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from mpi4py import MPI
-from training_setup import easy_graph, write_once
 
 from hpcgnn.errors import CollectiveError, ShardError
 from hpcgnn.shards.reader import read_graph_info
@@ -15,8 +14,7 @@ COMM = MPI.COMM_WORLD
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_one_rank_reads_and_each_is_told_of_its_own_part(shared_path, monkeypatch):
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+def test_one_rank_reads_and_each_is_told_of_its_own_part(shards, monkeypatch):
     expected, readers = read_graph_info(shards), []
     monkeypatch.setattr(session, "read_graph_info", lambda folder: readers.append(folder) or read_graph_info(folder))
     info = read_shared_info(COMM, shards)
@@ -26,10 +24,9 @@ def test_one_rank_reads_and_each_is_told_of_its_own_part(shared_path, monkeypatc
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_all_ranks_have_the_sentence_of_the_one_that_reads(shared_path):
+def test_all_ranks_have_the_sentence_of_the_one_that_reads(shards):
     with pytest.raises(CollectiveError, match=r"graph\.h5"):
         read_shared_info(COMM, Path("/nowhere"))
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     alone = COMM.Split(COMM.rank)
     if COMM.size > 1:
         with pytest.raises(CollectiveError) as raised:

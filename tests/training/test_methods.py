@@ -17,7 +17,6 @@ from training_setup import (
     train,
     without_seconds,
     write,
-    write_once,
 )
 
 from hpcgnn.exchange.kinds import Kept
@@ -77,9 +76,8 @@ def test_vanilla_is_the_first_method_and_all_have_a_bound():
 
 
 @pytest.mark.parallel([1, 3])
-def test_predicted_messages_train_by_every_method_that_takes_them(shared_path):
+def test_predicted_messages_train_by_every_method_that_takes_them(shared_path, shards):
     """Differences to what was sent before, rounded, leave losses as near to vanilla's as rows that are rounded."""
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     expected = losses(train(COMM, shards, shared_path / "as they are", **SETTINGS)[1])
     for method in PREDICTABLE:
         settings = {**SETTINGS, "method": method, **OPTIONS.get(method, {}), "smoothing": 0.0, "predict": "previous"}
@@ -94,8 +92,7 @@ def test_predicted_messages_train_by_every_method_that_takes_them(shared_path):
 @pytest.mark.parametrize("settings", [
     {"method": "sancus", "skip_change": 0.0}, {"method": "bns", "share": 1.0}, {"method": "uniform", "bits": 32},
 ], ids=lambda settings: settings["method"])
-def test_methods_that_leave_nothing_out_equal_vanilla_bit_for_bit(shared_path, settings):
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+def test_methods_that_leave_nothing_out_equal_vanilla_bit_for_bit(shared_path, shards, settings):
     _, expected, _ = train(COMM, shards, shared_path / "vanilla", **SETTINGS)
     _, found, _ = train(COMM, shards, shared_path / "other", **SETTINGS, **settings)
     assert without_seconds(found) == without_seconds(expected)
@@ -104,9 +101,8 @@ def test_methods_that_leave_nothing_out_equal_vanilla_bit_for_bit(shared_path, s
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("settings", [{}, {"method": "uniform", "bits": 8}], ids=["vanilla", "uniform 8"])
-def test_a_pipeline_of_synchronous_epochs_only_equals_none(shared_path, monkeypatch, settings):
+def test_a_pipeline_of_synchronous_epochs_only_equals_none(shared_path, shards, monkeypatch, settings):
     """Rows that could have been old, in buffers that outlive the epoch, are those that are not kept at all."""
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     _, expected, _ = train(COMM, shards, shared_path / "plain", **SETTINGS, **settings)
     monkeypatch.setattr(Method, "exchange", lambda method: Kept())
     _, found, _ = train(COMM, shards, shared_path / "pipelined", **SETTINGS, **settings)
@@ -116,8 +112,7 @@ def test_a_pipeline_of_synchronous_epochs_only_equals_none(shared_path, monkeypa
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("method, predict", long_but((0, 1, 3), [
     ("sylvie", "none"), ("adaqp", "none"), ("joint", "none"), ("joint", "previous")]))
-def test_deterministic_runs_agree_in_all_but_times(shared_path, method, predict):
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+def test_deterministic_runs_agree_in_all_but_times(shared_path, shards, method, predict):
     settings = {**SETTINGS, "epochs": 12, "method": method, **OPTIONS[method], "predict": predict,
                 "deterministic": True}
     runs = [train(COMM, shards, shared_path / name, **settings)[1] for name in ("first", "second")]
@@ -126,8 +121,7 @@ def test_deterministic_runs_agree_in_all_but_times(shared_path, method, predict)
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_metrics_say_what_every_epoch_was_run_with(shared_path):
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+def test_metrics_say_what_every_epoch_was_run_with(shared_path, shards):
     _, metrics, _ = train(COMM, shards, shared_path / "run", **{**SETTINGS, "method": "joint", **OPTIONS["joint"]})
     for record in metrics:
         assert record["staleness"] == (record["mode"] == "async")
@@ -148,8 +142,7 @@ def test_metrics_say_what_every_epoch_was_run_with(shared_path):
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("method", ["sylvie", "joint"])
 @pytest.mark.parametrize("model, code, first", [("gat", "affine", 8), ("gat", "auto", 1), ("sage", "affine", 1)])
-def test_attention_begins_at_the_largest_base_where_few_bits_err_much(shared_path, method, model, code, first):
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+def test_attention_begins_at_the_largest_base_where_few_bits_err_much(shared_path, shards, method, model, code, first):
     settings = {**SETTINGS, **OPTIONS[method], "model": model, "method": method, "code": code, "epochs": 12}
     _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
     bases = [record["base_bits"] for record in metrics]

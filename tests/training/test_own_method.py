@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 from mpi4py import MPI
-from training_setup import easy_graph, train, without_seconds, write_once
+from training_setup import train, without_seconds
 
 from hpcgnn.config import TrainConfig, check_keys, settings_of
 from hpcgnn.errors import ConfigError
@@ -42,8 +42,7 @@ def path(monkeypatch):
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_method_of_ones_own_trains_as_the_built_in_one_of_the_same_widths(shared_path, path):
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+def test_a_method_of_ones_own_trains_as_the_built_in_one_of_the_same_widths(shared_path, shards, path):
     _, expected, _ = train(COMM, shards, shared_path / "uniform", method="uniform", bits=4, sum_bits=32)
     summary, found, _ = train(COMM, shards, shared_path / "own", method=path, few_bits=4)
     assert without_seconds(found) == without_seconds(expected)
@@ -78,9 +77,8 @@ class AtLast(TwoBits):
 
 @pytest.mark.parallel(2)
 @pytest.mark.parametrize("steps", ["1", "rows:2"])
-def test_a_method_knows_the_number_of_epochs_of_the_run(shared_path, path, monkeypatch, steps):
+def test_a_method_knows_the_number_of_epochs_of_the_run(shared_path, shards, path, monkeypatch, steps):
     monkeypatch.setattr(AtLast, "__module__", path.partition(":")[0])
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
     _, metrics, _ = train(COMM, shards, shared_path / "run", method=path.replace("TwoBits", "AtLast"), epochs=20,
                           steps=steps)
     sent = [record["sent_bytes_payload"] for record in metrics]

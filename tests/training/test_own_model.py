@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from mpi4py import MPI
-from training_setup import easy_graph, losses, train, without_seconds, write_once
+from training_setup import losses, train, without_seconds
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
@@ -64,8 +64,7 @@ def module(monkeypatch):
 
 
 @pytest.mark.parallel([1, 2])
-def test_an_own_copy_of_a_built_in_model_trains_bit_for_bit_as_that(shared_path, module):
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+def test_an_own_copy_of_a_built_in_model_trains_bit_for_bit_as_that(shared_path, shards, module):
     _, expected, _ = train(COMM, shards, shared_path / "sage", model="sage", dropout=0.5)
     summary, found, _ = train(COMM, shards, shared_path / "own", model=f"{module}:OwnSAGE", dropout=0.5)
     assert without_seconds(found) == without_seconds(expected)
@@ -74,8 +73,7 @@ def test_an_own_copy_of_a_built_in_model_trains_bit_for_bit_as_that(shared_path,
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("method", ["vanilla", "adaqp"])
-def test_a_plain_torch_model_learns_by_methods_that_weigh_its_sums(shared_path, module, method):
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+def test_a_plain_torch_model_learns_by_methods_that_weigh_its_sums(shared_path, shards, module, method):
     summary, metrics, _ = train(COMM, shards, shared_path / "own", model=f"{module}:Plain", method=method, epochs=20,
                                 lr=0.03, **({"period": 5, "group_size": 20} if method == "adaqp" else {}))
     assert losses(metrics)[-1] < losses(metrics)[0] / 3

@@ -34,9 +34,8 @@ def hub_graph(num_leaves: int = 60_000) -> GraphDataset:
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
-def test_the_loss_follows_that_of_float32(shared_path, model):
+def test_the_loss_follows_that_of_float32(shared_path, shards, model):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     settings = {"model": model, "layers": 3, "hidden": 16, "epochs": 20, "lr": 0.03, "dropout": 0.5}
     wide, expected, _ = train(comm, shards, shared_path / "fp32", **settings)
     for precision, tolerance in (("bf16", 0.05), ("fp16", 0.01)):
@@ -72,9 +71,8 @@ def test_hubs_of_60_000_neighbors_stay_finite_and_accurate(shared_path, hubs, mo
 
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_rows_of_16_bits_travel_as_they_are_stored(shared_path, precision):
+def test_rows_of_16_bits_travel_as_they_are_stored(shared_path, shards, precision):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     _, wide, _ = train(comm, shards, shared_path / "fp32", epochs=1)
     summary, narrow, _ = train(comm, shards, shared_path / precision, precision=precision, epochs=1)
     assert 2 * narrow[0]["sent_bytes_payload"] == wide[0]["sent_bytes_payload"] > 0
@@ -84,9 +82,8 @@ def test_rows_of_16_bits_travel_as_they_are_stored(shared_path, precision):
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("bits", [1, 8])
-def test_messages_of_few_bits_carry_rows_of_16(shared_path, bits):
+def test_messages_of_few_bits_carry_rows_of_16(shared_path, shards, bits):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     _, metrics, _ = train(comm, shards, shared_path / "run", precision="bf16", method="uniform", bits=bits,
                           epochs=24, lr=0.03, hidden=16)
     assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
@@ -95,9 +92,8 @@ def test_messages_of_few_bits_carry_rows_of_16(shared_path, bits):
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("bits", [2, 8, 16])
-def test_a_step_that_overflows_is_left_out_and_the_scale_falls(shared_path, bits):
+def test_a_step_that_overflows_is_left_out_and_the_scale_falls(shards, bits):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "precision": "fp16", "method": "uniform",
                                                         "bits": bits}))
     learner = Learner.start(session, 0, None)

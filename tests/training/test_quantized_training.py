@@ -63,9 +63,8 @@ def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme,
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_two_runs_agree_bit_for_bit(shared_path, scheme):
+def test_two_runs_agree_bit_for_bit(shared_path, shards, scheme):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     runs = [train(comm, shards, shared_path / name, quantize=scheme, epochs=3)[1] for name in ("a", "b")]
     assert without_seconds(runs[0]) == without_seconds(runs[1])
 
@@ -73,9 +72,8 @@ def test_two_runs_agree_bit_for_bit(shared_path, scheme):
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("settings", long_but((1, 3), [
     {"method": "pipegcn"}, {"method": "sylvie"}, {"method": "bns", "share": 0.5}, {"predict": "previous"}]))
-def test_rows_travel_by_any_method(shared_path, settings):
+def test_rows_travel_by_any_method(shared_path, shards, settings):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=20, lr=0.06, hidden=16, target_kb=3.0,
                                 quantize="degree-aware", **settings)
     assert losses(metrics)[-1] < 0.7 * losses(metrics)[0]
@@ -85,9 +83,8 @@ def test_rows_travel_by_any_method(shared_path, settings):
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model", ["gcn", "gin"])
-def test_widths_meet_the_target_and_every_line_says_their_size(shared_path, model):
+def test_widths_meet_the_target_and_every_line_says_their_size(shared_path, shards, model):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     summary, metrics, run = train(comm, shards, shared_path / "run", model=model, quantize="degree-aware", epochs=40,
                                   quantize_lr=0.05, target_kb=1.5)
     assert summary["meets_target"] and summary["feature_kb"] <= 1.01 * 1.5
@@ -111,10 +108,9 @@ def test_widths_meet_the_target_and_every_line_says_their_size(shared_path, mode
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_the_penalty_counts_once_whatever_the_number_of_ranks(shared_path, monkeypatch):
+def test_the_penalty_counts_once_whatever_the_number_of_ranks(shared_path, shards, monkeypatch):
     """With a large weight the loss and its gradient are nearly all penalty."""
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     config = TrainConfig.of(**{**SMALL, "quantize": "degree-aware", "epochs": 1, "lr": 0.0, "quantize_lr": 0.0,
                             "target_kb": 1.5, "size_weight": 1e4})
     run = TrainingRun(Session.open(comm, shards, config), RunFolder(shared_path / "run"))
@@ -145,9 +141,8 @@ def test_a_target_that_no_width_meets_is_refused(tmp_path):
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_resumed_run_ends_as_the_whole_one_bit_for_bit(shared_path, scheme):
+def test_a_resumed_run_ends_as_the_whole_one_bit_for_bit(shared_path, shards, scheme):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     settings = {"quantize": scheme, "epochs": 6, "checkpoint_every": 3}
     _, expected, _ = train(comm, shards, shared_path / "whole", **settings)
     train(comm, shards, shared_path / "half", **{**settings, "epochs": 3})
@@ -164,9 +159,8 @@ def test_a_resumed_run_ends_as_the_whole_one_bit_for_bit(shared_path, scheme):
 
 
 @pytest.mark.parallel([1])
-def test_a_stopped_training_of_integers_is_kept_whole(shared_path):
+def test_a_stopped_training_of_integers_is_kept_whole(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     train(comm, shards, shared_path / "run", quantize="degree-aware", epochs=6)
     read = read_checkpoint(shared_path / "run/checkpoint.h5")
     assert isinstance(read.progress.best, QuantizedEvaluation)
@@ -196,9 +190,8 @@ def test_rows_of_zeros_and_ones_are_stored_in_one_bit(shared_path, scheme):
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_trained_model_exports_what_it_scored_with(shared_path):
+def test_a_trained_model_exports_what_it_scored_with(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     _, _, run = train(comm, shards, shared_path / "run", quantize="degree-aware", epochs=10)
     session = run.session
     model = session.new_model(seed=99)

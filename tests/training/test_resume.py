@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
@@ -15,6 +14,7 @@ from training_setup import (
     losses,
     on_rank_zero,
     random_owner,
+    stopping_folder,
     train,
     write,
     write_once,
@@ -24,29 +24,15 @@ from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.run.signals import STOP_SIGNALS
 from hpcgnn.training import trainer
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.run_lock import seconds_to_the_end_of_the_job
 
 SETTINGS = {"model": "sage", "dropout": 0.5, "method": "uniform", "bits": 2, "epochs": 14, "weight_decay": 1e-3}
 
 
-def stopping_folder(epoch, number=signal.SIGTERM, seed=0):
-    """A run folder whose writer gets a signal while it records an epoch; all ranks stop one epoch later."""
-
-    class StoppingFolder(RunFolder):
-        def append_metrics(self, record):
-            super().append_metrics(record)
-            if (record["seed"], record["epoch"]) == (seed, epoch):
-                os.kill(os.getpid(), number)
-
-    return StoppingFolder
-
-
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_every_stop_signal_writes_a_checkpoint_and_exits_with_75(shared_path, number):
+def test_every_stop_signal_writes_a_checkpoint_and_exits_with_75(shared_path, shards, number):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     before = signal.getsignal(number)
     with pytest.raises(Interrupted) as stopped:
         train(comm, shards, shared_path / "run", stopping_folder(3, number), checkpoint_every=0)
@@ -56,18 +42,16 @@ def test_every_stop_signal_writes_a_checkpoint_and_exits_with_75(shared_path, nu
 
 
 @pytest.mark.parallel([2])
-def test_a_run_ends_as_its_hours_end_and_goes_on(shared_path):
+def test_a_run_ends_as_its_hours_end_and_goes_on(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     with pytest.raises(Interrupted, match="stopped as its hours end after epoch 1 of seed 0"):
         train(comm, shards, shared_path / "run", checkpoint_every=0, hours=1e-9)
     assert on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5")).progress.epoch == 1
 
 
 @pytest.mark.parallel([2])
-def test_other_hours_change_nothing_that_ranks_remember(shared_path):
+def test_other_hours_change_nothing_that_ranks_remember(shared_path, shards):
     comm, settings = MPI.COMM_WORLD, {"method": "pipegcn", "checkpoint_every": 0, "epochs": 3}
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     train(comm, shards, shared_path / "whole", **settings)
     with pytest.raises(Interrupted):
         train(comm, shards, shared_path / "run", hours=1e-9, **settings)
@@ -77,10 +61,9 @@ def test_other_hours_change_nothing_that_ranks_remember(shared_path):
 
 
 @pytest.mark.parallel([2])
-def test_a_run_ends_before_its_job_does_and_says_so_first(shared_path, monkeypatch, capsys):
+def test_a_run_ends_before_its_job_does_and_says_so_first(shared_path, shards, monkeypatch, capsys):
     """Rank 0 alone may know the end, as under mpirun; the hours that are given win."""
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     monkeypatch.setattr(trainer, "seconds_to_the_end_of_the_job", lambda: 1e-9 if comm.rank == 0 else None)
     train(comm, shards, shared_path / "given", checkpoint_every=0, epochs=3, hours=1e6)
     assert "the job ends" not in capsys.readouterr().err
@@ -135,9 +118,8 @@ def test_another_number_of_ranks_continues_to_the_same_score(shared_path, model)
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_checkpoint_of_a_graph_with_other_features_is_refused_on_every_rank(shared_path):
+def test_a_checkpoint_of_a_graph_with_other_features_is_refused_on_every_rank(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     train(comm, shards, shared_path / "run")
     other = write_once(comm, easy_graph(spec="synthetic:nodes=240,mean_degree=8,classes=4,features=13"),
                        shared_path / "other")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 
 import pytest
 from covering import long_but
 from mpi4py import MPI
-from training_setup import assert_same_bits, easy_graph, on_rank_zero, train, without_seconds, write_once
+from training_setup import (
+    assert_same_bits,
+    easy_graph,
+    on_rank_zero,
+    stopping_folder,
+    train,
+    without_seconds,
+    write_once,
+)
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError, Interrupted
@@ -111,18 +117,6 @@ def copying_folder(copy, epoch):
                 shutil.copytree(self.path, copy)
 
     return CopiedFolder
-
-
-def stopping_folder(epoch, seed=0):
-    """A run folder whose writer gets a signal while it records an epoch; all ranks stop one step later."""
-
-    class StoppingFolder(RunFolder):
-        def append_metrics(self, record):
-            super().append_metrics(record)
-            if (record["seed"], record["epoch"]) == (seed, epoch):
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    return StoppingFolder
 
 
 def go_on(shards, out, **settings):

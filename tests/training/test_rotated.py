@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mpi4py import MPI
-from training_setup import easy_graph, losses, train, without_seconds, write_once
+from training_setup import losses, train, without_seconds
 
 from hpcgnn.methods import METHODS
 
@@ -16,11 +16,6 @@ OPTIONS = {"sylvie": {"descent_window": 1, "most_motion": 9.0, "deterministic": 
            "joint": {"descent_window": 1, "most_motion": 9.0, "deterministic": True, "period": 3},
            "adaqp": {"period": 3, "group_size": 20, "solver": "greedy", "deterministic": True},
            "bns": {"share": 0.5}, "sancus": {"skip_change": 0.3}, "uniform": {"bits": 2}}
-
-
-@pytest.fixture
-def shards(shared_path):
-    return write_once(COMM, easy_graph(), shared_path / "shards")
 
 
 @pytest.mark.covering(1)

@@ -41,9 +41,8 @@ def num_rows_sent(dataset, num_parts):
 
 
 @pytest.mark.parallel([1, 2, 3, 4])
-def test_metrics_have_a_line_an_epoch_with_all_fields(shared_path):
+def test_metrics_have_a_line_an_epoch_with_all_fields(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     _, metrics, _ = train(comm, shards, shared_path / "run", epochs=7, eval_every=3, method="uniform", bits=8)
     assert [record["epoch"] for record in metrics] == list(range(1, 8))
     expected = EVALUATED | ({"by_rank"} if comm.size > 1 else set())
@@ -98,9 +97,8 @@ def test_sent_bytes_follow_from_the_partition_and_the_widths(shared_path, model,
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_summary_has_all_fields(shared_path):
+def test_summary_has_all_fields(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     summary, metrics, _ = train(comm, shards, shared_path / "run", seed=5)
     assert set(summary) >= SUMMARY
     assert (summary["dataset"], summary["model"], summary["method"], summary["bits"], summary["ranks"]) == (
@@ -115,9 +113,8 @@ def test_summary_has_all_fields(shared_path):
 
 
 @pytest.mark.parallel([1, 2])
-def test_repeat_gives_mean_and_deviation_over_consecutive_seeds(shared_path):
+def test_repeat_gives_mean_and_deviation_over_consecutive_seeds(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     summary, metrics, _ = train(comm, shards, shared_path / "all", seed=3, repeat=3, epochs=4)
     alone = [train(comm, shards, shared_path / str(seed), seed=seed, epochs=4) for seed in (3, 4, 5)]
     assert summary["seeds"] == [3, 4, 5]
@@ -206,9 +203,8 @@ def test_a_folder_that_holds_a_run_is_refused_or_replaced(tmp_path, name):
 
 
 @pytest.mark.parallel([2])
-def test_training_leaves_the_shards_as_they_were(shared_path):
+def test_training_leaves_the_shards_as_they_were(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     before = [path.read_bytes() for path in sorted(shards.iterdir())]
     train(comm, shards, shared_path / "run", epochs=SMALL["epochs"])
     assert [path.read_bytes() for path in sorted(shards.iterdir())] == before

@@ -53,9 +53,8 @@ def test_of_long_texts_the_place_is_shown_where_they_differ():
     ("method", ("vanilla", "sylvie")), ("hidden", (8, 16)), ("lr", (0.01, 0.02)), ("seed", (0, 1)), ("epochs", (2, 3)),
     ("dropout", (0.1, 0.5)), ("early_stop", (0, 1)), ("precision", ("fp32", "bf16")), ("eval_every", (1, 2)),
     ("bits", (2, 4))])
-def test_a_job_refuses_each_setting(shared_path, name, values):
+def test_a_job_refuses_each_setting(shared_path, shards, name, values):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     base = {"epochs": 2, "hidden": 8, "layers": 2} | ({"method": "uniform"} if name == "bits" else {})
     with pytest.raises(CollectiveError, match="settings differ between the ranks: ") as refused:
         train_job(comm, Job(shards, {**base, name: values[comm.rank]}, out=shared_path / "run"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from training_setup import SMALL, assert_same_bits, easy_graph, on_rank_zero, train, without_seconds, write_once
+from training_setup import SMALL, assert_same_bits, on_rank_zero, train, without_seconds
 
 import hpcgnn
 from hpcgnn.config import SCHEDULES, TrainConfig
@@ -32,11 +32,6 @@ def expected_rates(schedule, warmup, epochs):
 
 def rates(metrics):
     return [record["lr"] for record in metrics]
-
-
-@pytest.fixture
-def shards(shared_path):
-    return write_once(COMM, easy_graph(), shared_path / "shards")
 
 
 @pytest.mark.parallel([1, 2])

@@ -62,9 +62,8 @@ def test_a_score_that_is_not_finite_is_no_improvement_and_never_the_best(undefin
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_run_in_which_no_score_is_a_number_ends_in_a_sentence_and_another_score_goes_on(shared_path):
+def test_a_run_in_which_no_score_is_a_number_ends_in_a_sentence_and_another_score_goes_on(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
 
     def session(score):
         return Session.open(comm, shards, TrainConfig.of(**{**SMALL, "early_stop": 3}), recipe=Recipe(score=score))
@@ -93,9 +92,8 @@ def test_progress_keeps_the_best_of_each_seed_and_starts_the_next_afresh():
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_a_run_stops_after_that_many_evaluations_without_a_better_one(shared_path):
+def test_a_run_stops_after_that_many_evaluations_without_a_better_one(shared_path, shards):
     comm = MPI.COMM_WORLD
-    shards = write_once(comm, easy_graph(), shared_path / "shards")
     # At learning rate 0 the first evaluation, after two epochs, stays the best.
     summary, metrics, _ = train(comm, shards, shared_path / "run", lr=0.0, epochs=50, eval_every=2, early_stop=3)
     assert len(metrics) == 8

@@ -27,7 +27,7 @@ from hpcgnn.data.source import load_source
 from hpcgnn.errors import KernelError
 from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.ops.aggregation import add_product, from_csr
-from hpcgnn.steps import kept_rows
+from hpcgnn.steps import history
 from hpcgnn.training.checkpoint import read_checkpoint
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
@@ -136,7 +136,7 @@ def check_training(shards, shared_path, settings):
 
 
 def test_an_index_that_stays_on_the_host_is_found(shards, shared_path, monkeypatch):
-    monkeypatch.setattr(kept_rows, "on_device", lambda index, rows: torch.from_numpy(np.asarray(index)))
+    monkeypatch.setattr(history, "on_device", lambda index, rows: torch.from_numpy(np.asarray(index)))
     with pytest.raises(RuntimeError, match="index_copy_"):
         train_apart(shards, shared_path / "run", steps="2")
 

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from mpi4py import MPI
-from training_setup import easy_graph, train, write_once
+from training_setup import train
 
 from hpcgnn.errors import CollectiveError
 
@@ -55,11 +55,6 @@ class Server:
 
     def end_run(self, status="FINISHED"):
         self.log.append(("end", status))
-
-
-@pytest.fixture
-def shards(shared_path):
-    return write_once(COMM, easy_graph(), shared_path / "shards")
 
 
 @pytest.mark.parallel([1, 2])
