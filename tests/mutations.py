@@ -85,14 +85,14 @@ REACH = Tests("training/test_reach.py", 2)
 SERIAL = Tests("training/test_equals_serial.py -k with_dropout", 2)
 POLICIES = Tests("methods/test_policies.py -m 'not parallel'")
 LEVELS = Tests("methods/test_policies.py", 2)
-NODE_BITS = Tests("methods/test_node_bits.py")
+NODE_BITS = Tests("methods/test_policies.py -m 'not parallel'")
 TIME_BITS = Tests("methods/test_time_bits.py")
 STALENESS = Tests("methods/test_staleness.py")
-TRIAL = Tests("methods/test_width_trial.py")
+TRIAL = Tests("methods/test_time_bits.py")
 MOVEMENT = Tests("exchange/test_movement.py")
-FLOOR = Tests("methods/test_width_floor.py")
+FLOOR = Tests("methods/test_time_bits.py")
 COSTS = Tests("methods/test_cost_model.py")
-GROUPING = Tests("methods/test_grouping.py")
+GROUPING = Tests("methods/test_solving.py -m 'not parallel'")
 SOLVERS = Tests("methods/test_solvers.py")
 BISECTION = Tests("methods/test_bisection.py")
 SOLVING = Tests("methods/test_solving.py", 3)
@@ -255,7 +255,7 @@ MUTATIONS = [
              Tests("planning/test_bytes.py -k 'vanilla-sage-3-fp32-2'", 4)),
     Mutation("training/session.py", "every rank is told of the first part",
              "{part: row}", "{0: row}",
-             Tests("training/test_graph_info.py", 2)),
+             Tests("training/test_faulty_shards.py", 2)),
     Mutation("exchange/compute_node.py", "gradients of the own node's rows are lost",
              "        self.shared.add_own(self.own, rows)\n", "", NODES_OF_TWO),
     Mutation("exchange/compute_node.py", "rows are read before others have laid theirs",
@@ -682,7 +682,7 @@ MUTATIONS = [
     Mutation("methods/bisection.py", "what gains most is bought last",
              "price >= middle", "price <= middle", BISECTION),
     Mutation("methods/highs.py", "rounds without a limit of time have none at all",
-             'return {"node_limit": NODE_LIMIT}', "return {}", Tests("methods/test_assigner.py")),
+             'return {"node_limit": NODE_LIMIT}', "return {}", Tests("methods/test_solving.py -m 'not parallel'")),
     Mutation("config.py", "a preset's settings of other methods stay", "*fields(find_method(method)))}",
              "*known_settings())}", Tests("test_config.py")),
     Mutation("methods/problem.py", "bits count as bytes", "* self.num_values / 8", "* self.num_values", SOLVERS),

@@ -32,7 +32,6 @@ class ScriptedPolicy:
 
     def learn(self, base, traces):
         self.learned.append((base, dict(traces)))
-        return True
 
     def forget(self):
         self.num_forgotten += 1
@@ -103,29 +102,20 @@ def test_the_policy_learns_when_ranges_were_traced_or_the_base_has_changed():
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_a_restored_controller_goes_on_as_the_one_that_stopped_but_for_a_synchronous_epoch():
+@pytest.mark.parametrize("has_ranks", [False, True])
+def test_a_restored_controller_goes_on_as_the_one_that_stopped(has_ranks):
+    """Without what its ranks remember, its first epoch is synchronous."""
     rates = [9, 8, 7, 6, 7, 8, 9, 10, 9, 8, 7, 6]
     whole = run(controller_of(), falling(rates))
-    for stop in (3, 5, 7, 10):
+    assert {mode for mode, _ in whole} == {"sync", "async"}
+    for stop in range(1, len(whole)):
         first, second = controller_of(), controller_of()
         assert run(first, falling(rates)[:stop]) == whole[:stop]
         second.restore(COMM.bcast(first.state()))
-        rest = run(second, falling(rates)[stop:], stop)
-        assert rest[0] == ("sync", whole[stop][1])
-        assert rest[1:] == whole[stop + 1:]
-
-
-@pytest.mark.parallel([1, 2, 3])
-def test_a_controller_restored_with_what_its_ranks_remember_goes_on_as_the_one_that_stopped():
-    rates = [9, 8, 7, 6, 7, 8, 9, 10, 9, 8, 7, 6]
-    whole = run(controller_of(), falling(rates))
-    for stop in range(1, len(whole)):
-        first, second = controller_of(), controller_of()
-        run(first, falling(rates)[:stop])
-        second.restore(COMM.bcast(first.state()))
-        second.restore_rank(first.rank_state())
-        assert run(second, falling(rates)[stop:], stop) == whole[stop:]
-    assert {mode for mode, _ in whole} == {"sync", "async"}
+        if has_ranks:
+            second.restore_rank(first.rank_state())
+        begin = whole[stop] if has_ranks else ("sync", whole[stop][1])
+        assert run(second, falling(rates)[stop:], stop) == [begin, *whole[stop + 1:]]
 
 
 def test_a_base_width_that_the_run_no_longer_has_is_not_restored():

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from exchange.peers import by_rank
+from hypothesis import given
+from hypothesis import strategies as st
+from methods.problems import make_problem, many_groups
 from mpi4py import MPI
+from scipy.optimize import OptimizeResult, milp
 
+from hpcgnn.errors import KernelError
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import ControlTraffic
+from hpcgnn.methods import solving
 from hpcgnn.methods.cost_model import LinkModel, fixed_links
-from hpcgnn.methods.solving import GatheredAssigner, Solver, SolverSettings
+from hpcgnn.methods.greedy import solve_greedy
+from hpcgnn.methods.highs import SolverError, solve_highs
+from hpcgnn.methods.solving import GatheredAssigner, Solver, SolverSettings, assign, group_rows, group_sums, row_widths
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
@@ -192,3 +202,93 @@ def test_widths_that_are_swapped_are_counted_a_byte_a_row_that_another_rank_rece
     num_rows = sum(len(rows) for _, purpose in SITES for rows in lists_of(plan, purpose)[0])
     assert control.take() == (1, num_rows)
     assert control.take() == (0, 0)
+
+
+@given(beta=st.lists(st.floats(0, 1e30), max_size=40), group_size=st.integers(1, 12))
+def test_groups_hold_each_row_once_in_ascending_beta(beta, group_size):
+    beta = np.array(beta, np.float64)
+    order, starts = group_rows(beta, group_size)
+    assert sorted(order.tolist()) == list(range(len(beta)))
+    assert (np.diff(beta[order]) >= 0).all()
+    assert starts[0] == 0 and starts[-1] == len(beta) and len(starts) == -(-len(beta) // group_size) + 1
+    sizes = np.diff(starts)
+    assert (sizes[:-1] == group_size).all() and (sizes[-1:] == len(beta) - group_size * (len(sizes) - 1)).all()
+    sums = group_sums(beta, order, starts)
+    assert sums == pytest.approx([beta[order[low:high]].sum() for low, high in itertools.pairwise(starts)])
+
+
+def test_equal_betas_keep_their_order_so_that_both_sides_agree():
+    order, _ = group_rows(np.array([2.0, 1.0, 2.0, 1.0]), 2)
+    assert order.tolist() == [1, 3, 0, 2]
+
+
+def test_each_row_gets_its_groups_width():
+    order, starts = group_rows(np.array([5.0, 1.0, 3.0, 2.0, 4.0]), 2)
+    assert row_widths(np.array([2, 4, 8], np.uint8), order, starts).tolist() == [8, 2, 4, 2, 4]
+    assert row_widths(np.zeros(0, np.uint8), *group_rows(np.zeros(0), 3)).shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_a_beta_that_is_no_variance_is_refused(bad):
+    with pytest.raises(KernelError, match="beta is negative or not finite"):
+        group_rows(np.array([1.0, bad]), 2)
+
+
+LAYERS = [make_problem({1: 4, 2: 3, 5: 2}, seed=seed) for seed in range(5)]
+
+
+@pytest.mark.parametrize("solver, alone", [("greedy", solve_greedy), ("highs", solve_highs)])
+def test_layers_in_threads_get_what_each_gets_alone(solver, alone):
+    answers = assign(LAYERS, 0.5, solver, 60)
+    assert [answer.solver for answer in answers] == [solver] * 5 and {answer.reason for answer in answers} == {""}
+    for answer, problem in zip(answers, LAYERS, strict=True):
+        assert np.array_equal(answer.widths, alone(problem, 0.5).widths)
+
+
+def test_no_layers_need_no_widths():
+    assert assign([], 0.5, "highs", 5) == [] == assign([], 0.5, "greedy", 5)
+
+
+def test_the_greedy_widths_serve_when_the_time_is_over_and_say_why():
+    problems = [many_groups(groups=150, seed=seed) for seed in range(3)]
+    started = time.perf_counter()
+    answers = assign(problems, 0.5, "highs", 0.05)
+    assert time.perf_counter() - started < 20
+    for answer, problem in zip(answers, problems, strict=True):
+        assert answer.solver == "greedy" and np.array_equal(answer.widths, solve_greedy(problem, 0.5).widths)
+        assert answer.reason.startswith("highs gave no widths in ") and "ime" in answer.reason.partition(":")[2]
+
+
+def test_without_a_limit_of_time_the_nodes_of_the_search_are_limited(monkeypatch):
+    asked = []
+
+    def spy(*arguments, options, **others):
+        asked.append(dict(options))     # milp empties it
+        return milp(*arguments, options=options, **others)
+
+    monkeypatch.setattr("scipy.optimize.milp", spy)
+    answers = assign(LAYERS, 0.5, "highs", None)
+    assert {answer.solver for answer in answers} == {"highs"}
+    assert asked and all(set(options) == {"node_limit", "mip_rel_gap"} for options in asked)
+
+
+def test_the_greedy_widths_serve_when_the_nodes_are_over_and_say_why(monkeypatch):
+    def without_an_answer(*arguments, **others):
+        return OptimizeResult(status=1, message="iteration limit reached")      # as scipy calls it
+
+    monkeypatch.setattr("scipy.optimize.milp", without_an_answer)
+    for answer, problem in zip(assign(LAYERS, 0.5, "highs", None), LAYERS, strict=True):
+        assert answer.solver == "greedy" and np.array_equal(answer.widths, solve_greedy(problem, 0.5).widths)
+        assert answer.reason.startswith("highs gave no widths in 1000 nodes, so the greedy ones serve: HiGHS ended ")
+
+
+def test_the_greedy_widths_serve_for_the_one_layer_that_fails(monkeypatch):
+    def failing(problem, *limits):
+        if problem is LAYERS[2]:
+            raise SolverError("HiGHS ended without an answer: numerical trouble")
+        return solve_highs(problem, *limits)
+
+    monkeypatch.setattr(solving, "solve_highs", failing)
+    answers = assign(LAYERS, 0.5, "highs", 60)
+    assert [answer.solver for answer in answers] == ["highs", "highs", "greedy", "highs", "highs"]
+    assert answers[2].reason.endswith("HiGHS ended without an answer: numerical trouble")

@@ -1,7 +1,8 @@
-"""The rate of descent, and when it asks for a wider base."""
+"""The rate of descent, when it asks for a wider base, which bases are kept, and which are left alone."""
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcgnn.errors import TrainingError
-from hpcgnn.methods.time_bits import LONGEST_PAST, Descent, is_slowing, next_base
+from hpcgnn.methods.time_bits import LONGEST_PAST, Descent, WidthFloor, WidthTrial, is_slowing, next_base
 
 TESTS = ("plain", "monotone", "relative")
 WIDTHS = (1, 2, 4, 8)
@@ -118,3 +119,126 @@ def test_only_what_the_longest_window_needs_is_kept():
 def test_an_epoch_without_length_is_refused(seconds):
     with pytest.raises(TrainingError, match="an epoch took"):
         Descent().observe(1.0, seconds, 0.9)
+
+
+WINDOW = 4
+
+
+def tried_bases(loss_of, num_epochs, start=1, floor=0):
+    """The base of each epoch, where the loss is `loss_of(epoch, losses so far, base)`."""
+    trial, descent, seen, losses = WidthTrial(start), Descent(), [], []
+    for epoch in range(num_epochs):
+        seen.append(trial.base)
+        losses.append(loss_of(epoch, losses, trial.base))
+        descent = descent.observe(losses[-1], 1.0, 0.0)
+        trial = trial.observe(descent, is_slowing(descent, WINDOW, "relative"), WINDOW, WIDTHS, floor)
+    return seen
+
+
+def falling_by(share):
+    """A loss that falls by `share(base)` of itself in each epoch."""
+    return lambda epoch, losses, base: losses[-1] * (1 - share(base)) if losses else 10.0
+
+
+def test_a_loss_that_stands_whatever_the_width_is_tried_ever_less_often():
+    """Trials of one window at the next width, with rests of 4, 16, 64, 256 and again 256 epochs between them."""
+    seen = tried_bases(falling_by(lambda base: 0.0), 900)
+    starts = [epoch for epoch in range(1, 900) if seen[epoch] == 2 and seen[epoch - 1] == 1]
+    assert set(seen) == {1, 2} and seen.count(2) == WINDOW * len(starts)
+    rests = [later - earlier - WINDOW for earlier, later in itertools.pairwise(starts)]
+    assert rests[:3] == [4, 16, 64] and set(rests[3:]) == {256}
+
+
+def test_a_wider_base_is_kept_where_the_loss_falls_faster_with_it_and_given_back_where_it_falls_well():
+    """It stands at 1 bit; at 2 it falls by 3 % an epoch, steadily, so the width is given back and tried again."""
+    seen = tried_bases(falling_by(lambda base: 0.03 if base > 1 else 0.0), 60)
+    first = seen.index(2)
+    assert seen[:first] == [1] * first and seen[first:first + WINDOW] == [2] * WINDOW
+    assert set(seen) == {1, 2} and seen.count(2) >= 20
+
+
+@pytest.mark.parametrize("share, is_kept", [(0.004, False), (0.006, True)])
+def test_a_fall_of_less_than_2_percent_in_a_window_is_noise(share, is_kept):
+    """Four epochs of 0.6 % are 2.4 %. A trial that paid leaves no failure behind, so the next rest is a first one."""
+    trial, descent = WidthTrial(1), Descent()
+    for _ in range(40):
+        loss = 10.0 if not descent.mean_losses else descent.mean_losses[-1] * (1 - share * (trial.base > 1))
+        descent = descent.observe(loss, 1.0, 0.0)
+        before, trial = trial, trial.observe(descent, is_slowing(descent, WINDOW, "relative"), WINDOW, WIDTHS)
+        if before.narrow and not trial.narrow:
+            assert (trial.base, trial.num_failed) == ((2, 0) if is_kept else (1, 1))
+            return
+    raise AssertionError("no trial ended")
+
+
+def test_a_base_that_is_wide_narrows_once_the_loss_falls_well():
+    assert tried_bases(falling_by(lambda base: 0.1), 12, start=8) == [8] * 6 + [4, 2, 1, 1, 1, 1]
+
+
+def test_no_base_is_below_the_floor():
+    assert min(tried_bases(falling_by(lambda base: 0.1), 12, start=8, floor=4)) == 4
+    assert min(tried_bases(falling_by(lambda base: 0.0), 40, floor=2)[1:]) == 2
+
+
+def test_a_state_survives_json():
+    trial = WidthTrial(2, 1, 0.25, 3, 5)
+    assert WidthTrial.from_dict(json.loads(json.dumps(trial.as_dict()))) == trial
+
+
+def floors(epochs, window=4):
+    """The floor after each of (loss, base)."""
+    state, seen = WidthFloor(), []
+    for loss, base in epochs:
+        state = state.observe(loss, base, False, window)
+        seen.append(state.floor)
+    return seen
+
+
+@pytest.mark.parametrize("before, after", [((1.0, 2), (2.0, 1)), ((2.0, 1), (1.0, 2))])
+def test_a_narrow_width_whose_loss_is_far_above_the_wide_ones_is_left_alone(before, after):
+    assert floors([(3.0, before[1]), before, after, (1.0, 2), (1.0, 2), (1.0, 2), (1.0, 2)]) == [0, 0, 2, 2, 2, 2, 0]
+
+
+@pytest.mark.parametrize("narrow, floor", [(1.9, 0), (2.5, 0), (2.51, 4)])
+def test_the_loss_has_to_be_a_quarter_higher(narrow, floor):
+    assert floors([(3.0, 4), (2.0, 4), (narrow, 2)])[-1] == floor
+
+
+@pytest.mark.parametrize("narrow, floor", [(0.3, 0), (0.39, 0), (0.41, 8)])
+def test_small_losses_that_leap_by_themselves_are_no_evidence(narrow, floor):
+    assert floors([(3.0, 8), (0.1, 8), (narrow, 1)])[-1] == floor
+
+
+def test_a_loss_that_leaps_at_one_width_is_no_evidence():
+    assert floors([(3.0, 1), (1.0, 1), (9.0, 1), (1.0, 1)]) == [0] * 4
+
+
+def test_a_wider_width_whose_loss_is_higher_is_no_evidence():
+    assert floors([(3.0, 1), (1.0, 1), (2.0, 2)]) == [0] * 3
+
+
+def test_each_period_is_four_times_as_long():
+    harmful = [(3.0, 2), (1.0, 2), (3.0, 1)]
+    assert floors([*harmful, *[(1.0, 2)] * 4, (3.0, 1), *[(1.0, 2)] * 17])[2:] == [2] * 4 + [0] + [2] * 16 + [0, 0]
+
+
+def test_the_state_survives_json():
+    state = WidthFloor().observe(3.0, 2, False, 4).observe(5.0, 1, False, 4)
+    assert state.floor == 2 and WidthFloor.from_dict(json.loads(json.dumps(state.as_dict()))) == state
+
+
+@pytest.mark.parametrize("losses, asynchronous, has_risen", [
+    ([2.0, 2.1, 2.3], (), True), ([2.0, 2.1, 2.19], (), False), ([2.0, 2.1, 2.3], (1,), False),
+    ([2.0, 2.3], (), False), ([3.0, 2.0, 2.1, 2.0], (), False), ([2.0, 3.0, 2.0], (), False)])
+def test_synchronous_epochs_at_one_base_whose_loss_rises_ask_for_a_wider_one(losses, asynchronous, has_risen):
+    state = WidthFloor()
+    for epoch, loss in enumerate(losses):
+        state = state.observe(loss, 1, epoch in asynchronous, 4)
+    assert state.has_risen is has_risen
+
+
+def test_another_base_begins_another_count():
+    state = WidthFloor()
+    for loss, base in ((2.0, 1), (2.2, 1), (2.4, 2), (2.6, 2)):
+        state = state.observe(loss, base, False, 4)
+    assert state.losses == (2.4, 2.6) and not state.has_risen

@@ -9,7 +9,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from torch import nn
-from training_setup import easy_graph, losses, train, write_once
+from training_setup import losses, train
 
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.gradients import FlatGradients
@@ -50,8 +50,8 @@ def test_gradients_that_are_not_finite_are_left_for_the_check(value):
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_no_step_of_a_training_is_longer(shared_path, monkeypatch, precision):
-    shards, norms, step = write_once(COMM, easy_graph(), shared_path / "shards"), {}, FlatAdam.step
+def test_no_step_of_a_training_is_longer(shared_path, shards, monkeypatch, precision):
+    norms, step = {}, FlatAdam.step
 
     def losses_with(clip):
         """Losses of a training, the norms of whose gradients are noted."""

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from training_setup import easy_graph, write_once
 
 import hpcgnn
 from hpcgnn.training.generators import alike_draws
@@ -43,8 +42,8 @@ DRAWS = {
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("kind", DRAWS)
-def test_a_resumed_run_draws_as_one_that_was_never_stopped(shared_path, kind):
-    graph = hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"))
+def test_a_resumed_run_draws_as_one_that_was_never_stopped(shared_path, shards, kind):
+    graph = hpcgnn.open(shards)
 
     def losses(out, *epochs):
         for number, until in enumerate(epochs):

@@ -8,35 +8,29 @@ import json
 
 import pytest
 from mpi4py import MPI
-from training_setup import easy_graph, losses, on_rank_zero, train, write_once
+from training_setup import losses, on_rank_zero, train
 
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.run_folder import RankFiles
 
 COMM = MPI.COMM_WORLD
-SETTINGS = {"model": "sage", "dropout": 0.5, "eval_every": 4, "deterministic": True}
+SETTINGS = {"model": "sage", "dropout": 0.5, "eval_every": 4}
 
 
-def forget_ranks(out):
-    """Collective: remove what ranks remember."""
-    on_rank_zero(COMM, RankFiles(out).remove_others)
-
-
-def stop_and_go_on(shared_path, epochs, **settings):
+def stop_and_go_on(shards, out, epochs, **settings):
     """Collective: metrics of a run of that many epochs that goes on to twice as many, and its controller's memory."""
-    shards, out = write_once(COMM, easy_graph(), shared_path / "shards"), shared_path / "run"
-    train(COMM, shards, out, epochs=epochs, **SETTINGS, **settings)
-    forget_ranks(out)
+    train(COMM, shards, out, epochs=epochs, **{**SETTINGS, **settings})
+    on_rank_zero(COMM, RankFiles(out).remove_others)      # what ranks remember
     stopped = on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
-    _, metrics, run = train(COMM, shards, out, resumed=stopped, epochs=2 * epochs, **SETTINGS, **settings)
+    _, metrics, run = train(COMM, shards, out, resumed=stopped, epochs=2 * epochs, **{**SETTINGS, **settings})
     return metrics, stopped.controller, run.controller
 
 
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("method", ["sylvie", "joint"])
-def test_a_resumed_run_begins_synchronously_at_the_base_width_where_it_stopped(shared_path, method):
-    metrics, memory, controller = stop_and_go_on(shared_path, 8, method=method, descent_window=1,
-                                                 descent_smoothing=0.5, most_motion=9.0)
+def test_a_resumed_run_begins_synchronously_at_the_base_width_where_it_stopped(shards, shared_path, method):
+    metrics, memory, controller = stop_and_go_on(shards, shared_path, 8, method=method, deterministic=True,
+                                                 descent_window=1, descent_smoothing=0.5, most_motion=9.0)
     assert [record["epoch"] for record in metrics] == list(range(1, 17))
     assert metrics[8]["mode"] == "sync" and metrics[8]["staleness"] == 0
     assert metrics[8]["base_bits"] == memory["base"]
@@ -53,8 +47,9 @@ def test_a_resumed_run_begins_synchronously_at_the_base_width_where_it_stopped(s
 
 
 @pytest.mark.parallel([2])
-def test_a_resumed_adaqp_run_traces_again_at_the_largest_width(shared_path):
-    metrics, memory, _ = stop_and_go_on(shared_path, 6, method="adaqp", period=50, group_size=20)
+def test_a_resumed_adaqp_run_traces_again_at_the_largest_width(shards, shared_path):
+    metrics, memory, _ = stop_and_go_on(shards, shared_path, 6, method="adaqp", deterministic=True, period=50,
+                                        group_size=20)
     is_traced = [set(record["width_histogram"]) == {"8"} and record["assign_seconds"] > 1e-4 for record in metrics]
     assert is_traced[0] and is_traced[6]
     assert json.loads(json.dumps(memory)) == memory
@@ -64,12 +59,7 @@ def test_a_resumed_adaqp_run_traces_again_at_the_largest_width(shared_path):
 
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("method", ["sancus", "pipegcn", "bns", "random"])
-def test_the_baselines_go_on_from_a_checkpoint(shared_path, method):
-    shards, out = write_once(COMM, easy_graph(), shared_path / "shards"), shared_path / "run"
-    settings = {"model": "sage", "eval_every": 4, "method": method}
-    train(COMM, shards, out, epochs=4, **settings)
-    forget_ranks(out)
-    stopped = on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
-    _, metrics, _ = train(COMM, shards, out, resumed=stopped, epochs=8, **settings)
+def test_the_baselines_go_on_from_a_checkpoint(shards, shared_path, method):
+    metrics, *_ = stop_and_go_on(shards, shared_path, 4, method=method, dropout=0.0)
     assert len(metrics) == 8 and losses(metrics)[4:].mean() < losses(metrics)[:4].mean()
     assert metrics[4]["mode"] == "sync" and metrics[4]["staleness"] == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from covering import long_but
 from mpi4py import MPI
-from training_setup import easy_graph, losses, train, write_once
+from training_setup import losses, train
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.training.session import Session
@@ -13,12 +13,6 @@ COMM = MPI.COMM_WORLD
 SHARED = {"nodes_aware": "on", "ranks_per_node": 2}
 APART = {"nodes_aware": "off", "ranks_per_node": 2}
 CROSSING = pytest.mark.parallel([3, 4])      # two nodes, of which the last may have one rank
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    folder = COMM.bcast(tmp_path_factory.mktemp("shards") if COMM.rank == 0 else None)
-    return write_once(COMM, easy_graph(), folder / "shards")
 
 
 def train_both(shards, path, **settings):

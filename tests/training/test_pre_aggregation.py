@@ -20,12 +20,6 @@ SEVERAL = pytest.mark.parallel([2, 3, 4])
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    folder = COMM.bcast(tmp_path_factory.mktemp("shards") if COMM.rank == 0 else None)
-    return write_once(COMM, easy_graph(), folder / "shards")
-
-
-@pytest.fixture(scope="module")
 def weighted(tmp_path_factory):
     """Shards of a graph whose arcs have weights, another one each way."""
     folder = COMM.bcast(tmp_path_factory.mktemp("weighted") if COMM.rank == 0 else None)

@@ -21,7 +21,6 @@ from hpcgnn.registry import read_json, read_toml
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.run_folder import RunFolder, replace_text
-from hpcgnn.training.summary import score_statistics
 
 EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exchange_seconds", "quantize_seconds",
                "sent_bytes_payload", "sent_bytes_parameters", "mean_bits", "blocked_seconds", "travel_seconds",
@@ -124,10 +123,6 @@ def test_repeat_gives_mean_and_deviation_over_consecutive_seeds(shared_path, sha
     assert summary["test_score_std"] == pytest.approx(np.std(scores, ddof=1))
     assert [(record["seed"], record["epoch"], record["loss"]) for record in metrics] == [
         (record["seed"], record["epoch"], record["loss"]) for _, lines, _ in alone for record in lines]
-
-
-def test_deviation_of_one_score_is_zero():
-    assert score_statistics([0.25]) == (0.25, 0.0)
 
 
 @pytest.mark.parallel([2])

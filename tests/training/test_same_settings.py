@@ -7,7 +7,6 @@ import functools
 import pytest
 import torch
 from mpi4py import MPI
-from training_setup import easy_graph, write_once
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError
@@ -76,9 +75,9 @@ class Net(torch.nn.Module):
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("what", ["out", "resume", "model", "factory", "loss", "weights", "optimizer",
                                   "made optimizer"])
-def test_what_a_program_brings_is_compared(shared_path, what):
+def test_what_a_program_brings_is_compared(shared_path, shards, what):
     comm = MPI.COMM_WORLD
-    graph = hpcgnn.open(write_once(comm, easy_graph(), shared_path / "shards"))
+    graph = hpcgnn.open(shards)
     number, model, given = own(comm.rank, 0.125, 0.25), Net(4, 0.5), {"out": shared_path / "run"}
     rates = {"lr": number}      # not seen before the optimizer is made
     if what == "out":
@@ -114,9 +113,9 @@ class Counted(hpcgnn.Callback):
 
 
 @pytest.mark.parallel([2])
-def test_a_callback_may_be_rank_zeros_alone(shared_path):
+def test_a_callback_may_be_rank_zeros_alone(shared_path, shards):
     comm = MPI.COMM_WORLD
-    graph = hpcgnn.open(write_once(comm, easy_graph(), shared_path / "shards"))
+    graph = hpcgnn.open(shards)
     callback = Counted()
     hpcgnn.fit(Net(4, 0.0), graph, epochs=9, out=shared_path / "run", callbacks=[callback] if comm.rank == 0 else [])
     assert callback.epochs == (2 if comm.rank == 0 else 0)
@@ -148,7 +147,7 @@ def test_a_class_that_a_model_holds_is_described_by_its_name():
 
 
 @pytest.mark.parallel([2])
-def test_a_function_that_reads_the_graph_makes_the_model(shared_path):
+def test_a_function_that_reads_the_graph_makes_the_model(shared_path, shards):
     """What a rank knows of its own part is in a graph."""
-    graph = hpcgnn.open(write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards"))
+    graph = hpcgnn.open(shards)
     hpcgnn.fit(lambda: Net(graph.num_classes, 0.0), graph, epochs=1, out=shared_path / "run")
