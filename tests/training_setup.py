@@ -39,13 +39,6 @@ def shared_path(tmp_path_factory):
     return on_rank_zero(MPI.COMM_WORLD, lambda: tmp_path_factory.mktemp("shared"))
 
 
-@pytest.fixture(scope="session")
-def shards(tmp_path_factory):
-    """Shards of `easy_graph()`, a part for each rank, which no test may change."""
-    folder = on_rank_zero(MPI.COMM_WORLD, lambda: tmp_path_factory.mktemp("easy"))
-    return write_once(MPI.COMM_WORLD, easy_graph(), folder / "shards")
-
-
 def disk_path() -> str:
     """A folder for temporary files that lies on a disk; pytest's may lie in memory (see jobs/test.sh)."""
     wanted = [os.environ.get("TMPDIR", "/tmp"), "/var/tmp", os.getcwd()]
@@ -114,6 +107,19 @@ def on_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
 def write_once(comm: MPI.Comm, dataset: GraphDataset, folder: Path, seed: int = 0) -> Path:
     """Collective: shards of one part a rank, with owners drawn at random."""
     return on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, comm.size, seed), comm.size, folder))
+
+
+def shards_of(make: Callable[[], GraphDataset], scope: str = "module") -> Callable[..., Path]:
+    """A fixture: shards of a graph, a part for each rank, which no test may change."""
+    @pytest.fixture(scope=scope)
+    def shards(tmp_path_factory):
+        folder = on_rank_zero(MPI.COMM_WORLD, lambda: tmp_path_factory.mktemp("shards"))
+        return write_once(MPI.COMM_WORLD, make(), folder / "shards")
+
+    return shards
+
+
+shards = shards_of(easy_graph, "session")
 
 
 def train(comm: MPI.Comm, shards: Path, out: Path, folder_type: type[RunFolder] = RunFolder,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from planning_setup import small_cluster
-from training_setup import assert_same_bits, disk_path, easy_graph, losses, on_rank_zero, write_once
+from training_setup import assert_same_bits, disk_path, easy_graph, losses, on_rank_zero, shards_of, write_once
 
 import hpcgnn
 from hpcgnn.config import TrainConfig, parse_memory
@@ -29,16 +29,12 @@ COMM = MPI.COMM_WORLD
 GRAPH = "synthetic:nodes=600,mean_degree=6,classes=8,features=20,signal=2"
 SMALL = {"layers": 3, "hidden": 16, "epochs": 4, "eval_every": 2, "dropout": 0.3}
 BASE, ROOM = 1 << 30, 1 << 16
+shards = shards_of(lambda: easy_graph(spec=GRAPH))
 RECIPES = {
     "sage": {}, "sage, map first": {"hidden": 8, "input_dropout": 0.0}, "gcn": {"model": "gcn"},
     "gat": {"model": "gat"}, "bf16": {"precision": "bf16", "hidden": 32}, "sylvie": {"method": "sylvie"},
     "stored": {"store_activations": 4}, "steps": {"steps": "4"}, "pipegcn": {"method": "pipegcn"},
 }
-
-
-@pytest.fixture
-def shards(shared_path):
-    return write_once(COMM, easy_graph(spec=GRAPH), shared_path / "shards")
 
 
 @pytest.fixture

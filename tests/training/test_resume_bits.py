@@ -11,10 +11,10 @@ from training_setup import (
     assert_same_bits,
     easy_graph,
     on_rank_zero,
+    shards_of,
     stopping_folder,
     train,
     without_seconds,
-    write_once,
 )
 
 from hpcgnn.config import TrainConfig
@@ -100,11 +100,7 @@ def small_clusters(monkeypatch):
     monkeypatch.setattr(clusters, "ROWS_A_STEP", 20)
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    folder = on_rank_zero(COMM, lambda: tmp_path_factory.mktemp("shards"))
-    graph = easy_graph(spec="synthetic:nodes=90,mean_degree=6,classes=3,features=6,signal=2")
-    return write_once(COMM, graph, folder / "shards")
+shards = shards_of(lambda: easy_graph(spec="synthetic:nodes=90,mean_degree=6,classes=3,features=6,signal=2"))
 
 
 def copying_folder(copy, epoch):

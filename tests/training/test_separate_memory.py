@@ -18,7 +18,7 @@ from cuda.separate_memory import separate_memory
 from mpi4py import MPI
 from reference_partition import with_relations
 from stand_in_device import WatchedComm
-from training_setup import easy_graph, losses, train, write_once
+from training_setup import easy_graph, losses, shards_of, train, write_once
 
 import hpcgnn
 from hpcgnn.config import MODELS
@@ -60,14 +60,12 @@ SETTINGS = [
 ]
 
 
+shards = shards_of(lambda: easy_graph(spec=GRAPH))
+
+
 @pytest.fixture(autouse=True)
 def _compiler():
     need_compiler()
-
-
-@pytest.fixture
-def shards(shared_path):
-    return write_once(MPI.COMM_WORLD, easy_graph(spec=GRAPH), shared_path / "shards")
 
 
 def train_apart(shards, out, backend=None, **settings):
@@ -141,13 +139,21 @@ def test_an_index_that_stays_on_the_host_is_found(shards, shared_path, monkeypat
         train_apart(shards, shared_path / "run", steps="2")
 
 
+def assert_trains_as_the_host(shards, folder, settings, rtol=1e-5, names=("loss",)):
+    """Collective: the device has the host's numbers, and no sum that differs from run to run; the metrics of both."""
+    _, expected, _ = train(MPI.COMM_WORLD, shards, folder / "host", **{**SHORT, **settings})
+    found, _, device = train_apart(shards, folder / "device", EmulatedBackend(device_type="cuda"), **settings)
+    for name in names:
+        np.testing.assert_allclose([one[name] for one in found], [one[name] for one in expected], rtol=rtol, atol=0)
+    assert not device.unordered
+    return found, expected
+
+
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("settings", [{"model": "gcn", "steps": "2"},
                                       {"steps": "2", "history": "8", "store_activations": 8}], ids=json.dumps)
 def test_steps_on_a_device_train_as_on_the_host(shards, shared_path, settings):
-    _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **{**SHORT, **settings})
-    found, _, _ = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
-    np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5, atol=0)
+    assert_trains_as_the_host(shards, shared_path, settings)
 
 
 @pytest.mark.parallel([1, 2])
@@ -156,11 +162,8 @@ def test_steps_on_a_device_train_as_on_the_host(shards, shared_path, settings):
     {"num_bases": 3, "precision": "bf16", "hidden": 16}], ids=json.dumps)
 def test_relations_train_on_a_device_as_on_the_host(shared_path, settings):
     shards = write_once(MPI.COMM_WORLD, with_relations(easy_graph(spec=GRAPH)), shared_path / "typed")
-    settings = {**SHORT, "model": "rgcn", **settings}
-    _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **settings)
-    found, _, device = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
-    np.testing.assert_allclose(losses(found), losses(expected), rtol=2e-3 if "precision" in settings else 1e-5, atol=0)
-    assert not device.unordered
+    assert_trains_as_the_host(shards, shared_path, {"model": "rgcn", **settings},
+                              2e-3 if "precision" in settings else 1e-5)
 
 
 @pytest.mark.parallel([1, 2])
@@ -172,12 +175,8 @@ def test_links_train_on_a_device_as_on_the_host(shared_path, settings):
     held_out = np.column_stack([graph.held_out, np.arange(len(graph.held_out)) % 5])      # asks by a relation
     graph = replace(with_relations(graph), held_out=held_out).check()
     shards = write_once(MPI.COMM_WORLD, graph, shared_path / "typed")
-    settings = {**SHORT, "task": "links", "negatives": 32, **settings}
-    _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **settings)
-    found, _, device = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
-    for values in ("loss", "val_score"):
-        np.testing.assert_allclose([one[values] for one in found], [one[values] for one in expected], rtol=1e-4)
-    assert not device.unordered
+    assert_trains_as_the_host(shards, shared_path, {"task": "links", "negatives": 32, **settings}, 1e-4,
+                              ("loss", "val_score"))
 
 
 @pytest.mark.parallel([2])
@@ -185,12 +184,9 @@ def test_links_train_on_a_device_as_on_the_host(shared_path, settings):
     {"model": "gcn"}, {"model": "sage", "method": "uniform", "bits": 2}, {"model": "sage", "epoch_rows": "all"},
     {"model": "gcn", "method": "pipegcn", "precision": "bf16"}], ids=json.dumps)
 def test_sums_before_sending_train_on_a_device_as_on_the_host(shards, shared_path, settings):
-    settings = {**SHORT, "pre_aggregation": "on", **settings}
-    _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **settings)
-    found, _, device = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
-    np.testing.assert_allclose(losses(found), losses(expected), rtol=2e-3 if "precision" in settings else 1e-5, atol=0)
+    found, expected = assert_trains_as_the_host(shards, shared_path, {"pre_aggregation": "on", **settings},
+                                                2e-3 if "precision" in settings else 1e-5)
     assert [record["sent_bytes_payload"] for record in found] == [record["sent_bytes_payload"] for record in expected]
-    assert not device.unordered
 
 
 @pytest.mark.parallel([2])
