@@ -97,8 +97,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
     resumed = remark = None
     if job.resume:
         # Only rank 0 writes checkpoints, so if ranks share no disk, only rank 0 can read one.
-        asked = {**job.file_settings, **job.settings}
-        resumed, remark = found_by_rank_zero(comm, lambda: find_checkpoint(folder, info, asked, job.other_graph))
+        resumed, remark = found_by_rank_zero(comm, lambda: find_checkpoint(job, folder, info))
     if resumed:
         config = together(comm, lambda: job.resolve(
             info.name, without_auto_precision(job.settings),
@@ -121,13 +120,10 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
         tell(f"{folder.checkpoint} does not exist yet; starting anew")
 
     end_if_asked(comm)
-
-    def prepare_folder() -> list[str]:
-        return open_folder(folder, session, resumed, remark, job.overwrite, job.resume,
-                           job.shards) if comm.rank == 0 else []
-
-    told = (*_untaken_presets(job, info.name), *session.remarks, *remarks) if comm.rank == 0 else ()
-    for sentence in (*together(comm, prepare_folder), *told):
+    told = together(comm, lambda: open_folder(job, folder, session, resumed, remark) if comm.rank == 0 else [])
+    if comm.rank == 0:
+        told += [*_untaken_presets(job, info.name), *session.remarks, *remarks]
+    for sentence in told:
         tell(f"hpcgnn: {sentence}")
     watch_closely(comm, config.timeout, folder.path)
     return Finished(run, run.execute())
@@ -139,19 +135,22 @@ def _check_answers(session: Session) -> list[str]:
     return check_answers(session.tried, session.objective, session.score, session.info.num_classes)
 
 
-def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
-                    other_graph: bool) -> tuple[Checkpoint | None, str | None]:
+def find_checkpoint(job: Job, folder: RunFolder, info: GraphInfo) -> tuple[Checkpoint | None, str | None]:
     """The checkpoint to continue from, None if there is none; and a sentence if it is the previous one.
 
-    `asked` are the settings of --config and flags. CheckpointError if both checkpoints are damaged, belong to other
-    data (unless `other_graph`), or do not fit the settings.
+    CheckpointError if both checkpoints are damaged, belong to other data (unless `other_graph`), or do not fit the
+    settings.
     """
     if not folder.generations.exist:
         return None, None
     checkpoint, remark = folder.generations.read()
-    _check_data(folder, checkpoint, info, other_graph)
+    if checkpoint.dataset != info.name and not job.other_graph:
+        raise CheckpointError(f"{folder.checkpoint} was trained on {checkpoint.dataset}, these shards hold "
+                              f"{info.name}; choose another --out, or pass --other-graph if it is meant to go on with "
+                              "this graph")
+    check_fingerprint(f"the run of {folder.checkpoint}", checkpoint.fingerprint, info, job.other_graph)
     fixed = FIXED_BY_CHECKPOINT + (("epochs",) if checkpoint.progress.seed_index else ())
-    asked = without_auto_precision(asked)
+    asked = without_auto_precision({**job.file_settings, **job.settings})
     for name in fixed:
         # A checkpoint of an earlier version lacks newer settings; the run was trained with their defaults.
         written = checkpoint.settings.get(name, default_of(name))
@@ -166,29 +165,21 @@ def without_auto_precision(asked: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if (name, value) != ("precision", "auto")}
 
 
-def _check_data(folder: RunFolder, checkpoint: Checkpoint, info: GraphInfo, other_graph: bool) -> None:
-    if checkpoint.dataset != info.name and not other_graph:
-        raise CheckpointError(f"{folder.checkpoint} was trained on {checkpoint.dataset}, these shards hold "
-                              f"{info.name}; choose another --out, or pass --other-graph if it is meant to go on with "
-                              "this graph")
-    check_fingerprint(f"the run of {folder.checkpoint}", checkpoint.fingerprint, info, other_graph)
-
-
-def open_folder(folder: RunFolder, session: Session, resumed: Checkpoint | None, remark: str | None, overwrite: bool,
-                resume: bool, shards: Path) -> list[str]:
+def open_folder(job: Job, folder: RunFolder, session: Session, resumed: Checkpoint | None,
+                remark: str | None) -> list[str]:
     """Only on rank 0: create the run folder, or cut it back to the checkpoint; write config.toml; return remarks.
 
     `remark` says why `resumed` is the previous checkpoint.
     """
     sentences = []
     if resumed is None:
-        folder.create(overwrite, resume)
+        folder.create(job.overwrite, job.resume)
     else:
         if remark is not None:
             folder.generations.restore_previous()
         sentences = [remark, folder.go_on_from(resumed.progress, resumed.settings["seed"])]
     folder.write_config(settings_of(session.config), {
-        "shards": str(shards.absolute()), "dataset": session.info.name, "ranks": session.comm.size, **environment(),
+        "shards": str(job.shards.absolute()), "dataset": session.info.name, "ranks": session.comm.size, **environment(),
         **software_versions()})
     return [sentence for sentence in sentences if sentence is not None]
 

@@ -25,7 +25,6 @@ from hpcgnn.exchange.codec import Coding
 from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange, are_worth_it, split_nodes
 from hpcgnn.exchange.halo import HaloExchange, weighted_degree_of
 from hpcgnn.exchange.plan import ExchangePlan, check_peers
-from hpcgnn.exchange.pre_aggregation import OutgoingRows, PreAggregation, SummedExchange
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.sender import Wire
 from hpcgnn.exchange.traffic import ControlTraffic
@@ -57,6 +56,7 @@ from hpcgnn.training.recipe import Recipe, check_statistics
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 if TYPE_CHECKING:
+    from hpcgnn.exchange.pre_aggregation import PreAggregation
     from hpcgnn.methods.step_count import StepRule
     from hpcgnn.steps.step_graphs import StepGraphs
     from hpcgnn.training.batch_graph import Degrees
@@ -351,6 +351,8 @@ class Exchanges:
         # The plain exchange, then the wrappers that the settings ask for, the innermost first.
         outgoing = inputs = sums = None
         if config.pre_aggregation == "on" and comm.size > 1:
+            from hpcgnn.exchange.pre_aggregation import OutgoingRows, PreAggregation, SummedExchange
+
             node = node_of(plan)
             inputs = shared(HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), wire,
                                          coding), node)

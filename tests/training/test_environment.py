@@ -17,7 +17,7 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.registry import read_toml
 from hpcgnn.training import summary
 from hpcgnn.training.environment import command_line, environment, launcher
-from hpcgnn.training.job import open_folder
+from hpcgnn.training.job import Job, open_folder
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
 from hpcgnn.training.summary import costs_by_rank, costs_of, resident_bytes
@@ -110,7 +110,7 @@ def test_a_run_folder_says_where_and_when_it_was_made(shared_path, shards):
 
     def open_and_read():
         folder = RunFolder(shared_path / "run")
-        open_folder(folder, session, None, None, False, False, shards)
+        open_folder(Job(shards, {}), folder, session, None, None)
         return read_toml(folder.path / "config.toml")["provenance"]
 
     known = on_rank_zero(comm, open_and_read)
