@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,12 +38,12 @@ from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError, exit_code
 from hpcgnn.run.process import (
     THREAD_VARIABLES,
     WAITING,
+    is_by_torchrun,
     is_launched_with_others,
     launched_size,
     stat_of,
     usable_cores,
 )
-from hpcgnn.run.torchrun import joined_by_mpi
 from hpcgnn.run.watchdog import HERE, WATCHDOG, Colleague, say, words_folder
 
 if TYPE_CHECKING:
@@ -56,7 +56,12 @@ if "HOME" not in os.environ:           # Open MPI does not start without one
         os.environ["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         os.environ["HOME"] = tempfile.gettempdir()
-with joined_by_mpi():
+joined: AbstractContextManager[None] = nullcontext()
+if is_by_torchrun():      # which tells MPI nothing about the other ranks
+    from hpcgnn.run.torchrun import joined_by_mpi
+
+    joined = joined_by_mpi()
+with joined:
     try:
         import mpi4py.MPI  # rc must be set first
     except (RuntimeError, ImportError) as error:

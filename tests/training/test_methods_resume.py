@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from covering import long_but
 from mpi4py import MPI
 from training_setup import losses, on_rank_zero, train
 
@@ -58,7 +59,7 @@ def test_a_resumed_adaqp_run_traces_again_at_the_largest_width(shards, shared_pa
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("method", ["sancus", "pipegcn", "bns", "random"])
+@pytest.mark.parametrize("method", long_but((0,), ["sancus", "pipegcn", "bns", "random"]))
 def test_the_baselines_go_on_from_a_checkpoint(shards, shared_path, method):
     metrics, *_ = stop_and_go_on(shards, shared_path, 4, method=method, dropout=0.0)
     assert len(metrics) == 8 and losses(metrics)[4:].mean() < losses(metrics)[:4].mean()

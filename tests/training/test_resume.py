@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from covering import long_but
 from mpi4py import MPI
 from training_setup import (
     assert_same_bits,
@@ -30,7 +31,7 @@ SETTINGS = {"model": "sage", "dropout": 0.5, "method": "uniform", "bits": 2, "ep
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("number", STOP_SIGNALS)
+@pytest.mark.parametrize("number", long_but((0, 2), STOP_SIGNALS))      # one handler answers all
 def test_every_stop_signal_writes_a_checkpoint_and_exits_with_75(shared_path, shards, number):
     comm = MPI.COMM_WORLD
     before = signal.getsignal(number)
