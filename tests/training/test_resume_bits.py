@@ -88,7 +88,8 @@ CASES = [(method, variant) for variant, (_, methods) in VARIANTS.items() for met
 # Each variant with the first of its methods, and those methods as they are that no such case has.
 FIRST = [(methods[0], variant) for variant, (_, methods) in VARIANTS.items() if variant != "plain"]
 # Settings that keep nothing themselves, or that another variant has, too.
-BESIDE = ("bf16", "alltoallv", "rematerialize", "all rows", "recipe", "rotated", "fp16, smoothing")
+BESIDE = ("bf16", "alltoallv", "rematerialize", "all rows", "recipe", "rotated", "fp16, smoothing", "thinned",
+          "labels as inputs")
 SHORT = [place for place, (method, variant) in enumerate(CASES) if variant not in BESIDE and (
     (method, variant) in FIRST or (variant == "plain" and method not in dict(FIRST)))]
 
