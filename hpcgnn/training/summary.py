@@ -28,8 +28,9 @@ from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.precision import storage_bits
 from hpcgnn.training.session import Session
 
-MAX_PAIRED_RANKS = 64     # more ranks would make the matrix in a line of metrics too long
-MAX_LISTED_RANKS = 1024      # more ranks would make a line of metrics too long
+MAX_PAIRED_RANKS, MAX_LISTED_RANKS = 64, 1024      # more would make the matrix, or lists, in a line of metrics too long
+MEANS = ("sent_bytes_payload", "sent_bytes_parameters", "sent_bytes_sums", "sent_bytes_control",
+         "sent_bytes_between_nodes", "shared_bytes")      # bytes of an epoch, of all ranks
 STATM, STAT = Path("/proc/self/statm"), Path("/proc/stat")
 LEAST_SECONDS = 1.0      # the system counts in ticks of 10 ms, too coarse for less
 
@@ -90,35 +91,28 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     if not metrics:
         return dict.fromkeys(("mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
                               "median_epoch_seconds", "sent_bytes_per_epoch", "sent_bytes_messages_per_epoch",
-                              "sent_bytes_payload_per_epoch", "sent_bytes_parameters_per_epoch",
-                              "sent_bytes_sums_per_epoch", "sent_bytes_control_per_epoch",
-                              "sent_bytes_between_nodes_per_epoch",
-                              "shared_bytes_per_epoch", "median_hidden_seconds"))
-    payload = statistics.fmean(record["sent_bytes_payload"] for record in metrics)
-    parameters = statistics.fmean(record["sent_bytes_parameters"] for record in metrics)
-    # If an earlier version began the run, its first lines have no such columns.
-    others = {kind: statistics.fmean(record.get(f"sent_bytes_{kind}", 0) for record in metrics)
-              for kind in ("sums", "control", "between_nodes")}
+                              *(f"{name}_per_epoch" for name in MEANS), "median_hidden_seconds"))
+
+    def mean(name: str) -> float:      # lines of an earlier version lack some of the names
+        return statistics.fmean(record.get(name, 0) for record in metrics)
+
     rows: Counter = Counter()
     for record in metrics:
         rows.update(record["width_histogram"])
     sent = 8 * sum(record["sent_bytes_payload"] for record in metrics)
     values = sum(8 * record["sent_bytes_payload"] / record["mean_bits"] for record in metrics if record["mean_bits"])
+    messages = mean("sent_bytes_payload") + mean("sent_bytes_parameters")
     return {
         "mean_bits": sent / values if values else None,
         "width_histogram": dict(rows),
         "synchronous_share": statistics.fmean(record["mode"] == "sync" for record in metrics),
         "assign_seconds": sum(record["assign_seconds"] for record in metrics),
         "median_epoch_seconds": statistics.median(record["epoch_seconds"] for record in metrics),
-        "sent_bytes_per_epoch": payload + parameters + others["sums"] + others["control"],
-        "sent_bytes_messages_per_epoch": payload + parameters,
-        "sent_bytes_payload_per_epoch": payload,
-        "sent_bytes_parameters_per_epoch": parameters,
-        **{f"sent_bytes_{kind}_per_epoch": sent_bytes for kind, sent_bytes in others.items()},
-        "shared_bytes_per_epoch": statistics.fmean(record.get("shared_bytes", 0) for record in metrics),
+        "sent_bytes_per_epoch": messages + mean("sent_bytes_sums") + mean("sent_bytes_control"),
+        "sent_bytes_messages_per_epoch": messages,
+        **{f"{name}_per_epoch": mean(name) for name in MEANS},
         "median_hidden_seconds": statistics.median(record.get("hidden_seconds", 0.0) for record in metrics),
-        **{f"{name}_per_epoch": statistics.fmean(record.get(name, 0) for record in metrics)
-           for name in metrics[-1] if name.startswith("disk_bytes")},
+        **{f"{name}_per_epoch": mean(name) for name in metrics[-1] if name.startswith("disk_bytes")},
     }
 
 
