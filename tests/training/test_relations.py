@@ -13,7 +13,16 @@ from covering import long_but
 from mpi4py import MPI
 from planning_setup import counted, small_cluster
 from reference_partition import with_relations
-from training_setup import assert_same_bits, easy_graph, losses, on_rank_zero, shared_path, train, write_once  # noqa: F401
+from training_setup import (
+    assert_same_bits,
+    easy_graph,
+    losses,
+    on_rank_zero,
+    shards_of,
+    train,
+    train_as_one,
+    write_once,
+)
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
@@ -38,17 +47,11 @@ OPTIONS = {"uniform": {"bits": 4}, "adaqp": {"period": 3}, "joint": {"period": 3
            "sancus": {"skip_change": 0.3}}
 
 
-@pytest.fixture
-def typed(shared_path):  # noqa: F811
-    """typed(comm) -> shards of a graph with relations."""
-    return lambda comm: write_once(comm, with_relations(easy_graph(seed=1)), shared_path / f"shards-{comm.size}")
+def typed_graph():
+    return with_relations(easy_graph(seed=1))
 
 
-def alone(typed, folder, **settings):
-    """Collective: losses of one rank."""
-    def run():
-        return losses(train(MPI.COMM_SELF, typed(MPI.COMM_SELF), folder / "alone", **{**RGCN, **settings})[1])
-    return on_rank_zero(COMM, run)
+typed = shards_of(typed_graph)
 
 
 @pytest.mark.covering(1)
@@ -57,18 +60,18 @@ def alone(typed, folder, **settings):
     {}, {"num_bases": 0, "norm": "batch"}, {"edge_dropout": 0.3}, {"residual": True, "input_dropout": 0.1},
     {"hidden": 40, "layers": 2}, {"num_bases": 8, "num_blocks": 4},
     {"rematerialize": True}, {"exchange": "alltoallv", "overlap": False}], ids=str)
-def test_losses_of_ranks_are_those_of_one(shared_path, typed, settings):  # noqa: F811
-    _, metrics, _ = train(COMM, typed(COMM), shared_path / "run", **{**RGCN, **settings})
-    np.testing.assert_allclose(losses(metrics), alone(typed, shared_path, **settings), rtol=1e-5)
+def test_losses_of_ranks_are_those_of_one(shared_path, settings):
+    _, metrics, _, expected = train_as_one(COMM, typed_graph(), shared_path, **{**RGCN, **settings})
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5)
 
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("name", [name if name in ("adaqp", "bns", "joint", "sancus") else
                                   pytest.param(name, marks=pytest.mark.long) for name in METHODS])
-def test_every_method_learns(shared_path, typed, name):  # noqa: F811
+def test_every_method_learns(shared_path, typed, name):
     given = {**RGCN, **OPTIONS.get(name, {}), "epochs": 12, "method": name}
-    _, metrics, _ = train(COMM, typed(COMM), shared_path / "run", **given)
+    _, metrics, _ = train(COMM, typed, shared_path / "run", **given)
     found = losses(metrics)
     assert len(found) == 12 and found[-1] < 0.9 * found[0]
 
@@ -81,15 +84,15 @@ def test_every_method_learns(shared_path, typed, name):  # noqa: F811
     {"num_bases": 8, "num_blocks": 2, "precision": "bf16", "steps": "2"},
     {"num_bases": 8, "num_blocks": 2, "precision": "fp16", "edge_dropout": 0.2},
     {"label_inputs": 0.5, "ema": 0.9}]), ids=str)
-def test_other_settings_train_it(shared_path, typed, settings):  # noqa: F811
-    _, metrics, _ = train(COMM, typed(COMM), shared_path / "run", **{**RGCN, "epochs": 12, **settings})
+def test_other_settings_train_it(shared_path, typed, settings):
+    _, metrics, _ = train(COMM, typed, shared_path / "run", **{**RGCN, "epochs": 12, **settings})
     found = losses(metrics)
     assert len(found) == 12 and found[-1] < 0.97 * found[0]
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_run_that_stops_goes_on_to_the_same_bits(shared_path, typed):  # noqa: F811
-    shards, given = typed(COMM), {**RGCN, "node_embedding": 3, "dropout": 0.5, "checkpoint_every": 3}
+def test_a_run_that_stops_goes_on_to_the_same_bits(shared_path, typed):
+    shards, given = typed, {**RGCN, "node_embedding": 3, "dropout": 0.5, "checkpoint_every": 3}
     train(COMM, shards, shared_path / "whole", **{**given, "epochs": 6})
     train(COMM, shards, shared_path / "half", **{**given, "epochs": 3})
     stopped = on_rank_zero(COMM, lambda: read_checkpoint(shared_path / "half" / "checkpoint.h5"))
@@ -101,12 +104,14 @@ def test_a_run_that_stops_goes_on_to_the_same_bits(shared_path, typed):  # noqa:
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("model, more", [("sage", {}), ("gat", {"norm": "batch"}), ("gcn", {"rematerialize": True}),
                                          ("jknet", {"precision": "bf16"}), ("gcnii", {}), ("appnp", {})])
-def test_learned_rows_of_ranks_are_those_of_one(shared_path, typed, model, more):  # noqa: F811
+def test_learned_rows_of_ranks_are_those_of_one(shared_path, typed, model, more):
     """Half the columns of the input are learned; without them the losses would be others."""
-    given = {"model": model, "layers": 2, "dropout": 0.3, "num_bases": 8, "node_embedding": 12, "lr": 0.05, **more}
-    _, metrics, run = train(COMM, typed(COMM), shared_path / "run", **{**RGCN, **given})
-    bound = 0.02 if "precision" in more else 1e-5
-    np.testing.assert_allclose(losses(metrics), alone(typed, shared_path, **given), rtol=bound)
+    given = {**RGCN, "model": model, "layers": 2, "dropout": 0.3, "num_bases": 8, "node_embedding": 12, "lr": 0.05,
+             **more}
+    _, metrics, run = train(COMM, typed, shared_path / "run", **given)
+    one = on_rank_zero(COMM, lambda: write_once(MPI.COMM_SELF, typed_graph(), shared_path / "one"))
+    expected = on_rank_zero(COMM, lambda: train(MPI.COMM_SELF, one, shared_path / "alone", **given)[1])
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=0.02 if "precision" in more else 1e-5)
     table = run.learner.model.embedding
     first = copy.deepcopy(table)
     first.reset_parameters()
@@ -118,7 +123,7 @@ def test_learned_rows_of_ranks_are_those_of_one(shared_path, typed, model, more)
 
 
 @pytest.mark.parallel([1, 2])
-def test_nodes_without_features_are_told_apart_by_learned_rows(shared_path):  # noqa: F811
+def test_nodes_without_features_are_told_apart_by_learned_rows(shared_path):
     """Neighbors mostly have one label, and nothing else is known."""
     bare = replace(easy_graph(seed=2), features=np.zeros((240, 0), np.float32))
     shards = write_once(COMM, bare, shared_path / "shards")
@@ -129,7 +134,7 @@ def test_nodes_without_features_are_told_apart_by_learned_rows(shared_path):  # 
         train(COMM, shards, shared_path / "refused", **given)
 
 
-def test_a_graph_whose_edges_are_of_one_kind_is_refused(shared_path):  # noqa: F811
+def test_a_graph_whose_edges_are_of_one_kind_is_refused(shared_path):
     shards = write_once(MPI.COMM_SELF, easy_graph(), shared_path / "shards")
     with pytest.raises(CollectiveError, match="model rgcn needs relations of edges, and this graph's edges are of one "
                                               "kind; preprocess a source whose edges have relations"):
@@ -158,8 +163,8 @@ def test_what_has_no_meaning_is_refused_with_the_reason(settings, sentence):
 
 @pytest.mark.parametrize("settings, beside", [(RGCN, "the relations of edges"),
                                               ({"model": "sage", "node_embedding": 3}, "a learned row of each node")])
-def test_a_model_that_reads_more_than_edges_is_not_exported(shared_path, typed, settings, beside):  # noqa: F811
-    train(MPI.COMM_SELF, typed(MPI.COMM_SELF), shared_path / "run", **{**settings, "epochs": 1})
+def test_a_model_that_reads_more_than_edges_is_not_exported(shared_path, typed, settings, beside):
+    train(MPI.COMM_SELF, typed, shared_path / "run", **{**settings, "epochs": 1})
     with pytest.raises(CheckpointError, match=f"reads x and edge_index alone, and this .* reads {beside} too"):
         exported(shared_path / "run")
 
@@ -169,9 +174,9 @@ def test_a_model_that_reads_more_than_edges_is_not_exported(shared_path, typed, 
                                       {"num_bases": 8, "num_blocks": 4},
                                       {"num_bases": 8, "num_blocks": 2, "precision": "bf16"}],
                          ids=str)
-def test_a_plan_has_the_bytes_and_the_activations_of_the_training(shared_path, typed, monkeypatch,  # noqa: F811
+def test_a_plan_has_the_bytes_and_the_activations_of_the_training(shared_path, typed, monkeypatch,
                                                                   settings):
-    shards, given = typed(COMM), {**RGCN, "hidden": 20, "sum_bits": 32, **settings}
+    shards, given = typed, {**RGCN, "hidden": 20, "sum_bits": 32, **settings}
     read = graphs.read_graph_info
     monkeypatch.setattr(graphs, "read_graph_info", lambda folder: replace(read(folder), relation_names=tuple("abcde")))
     _, metrics, _ = train(COMM, shards, shared_path / "run", **given)
@@ -191,9 +196,9 @@ def test_a_plan_has_the_bytes_and_the_activations_of_the_training(shared_path, t
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_graph_of_other_relations_is_refused_to_models_that_read_them(shared_path, typed):  # noqa: F811
+def test_a_graph_of_other_relations_is_refused_to_models_that_read_them(shared_path, typed):
     """In another order, the matrices would be of the wrong relations."""
-    shards, dataset = typed(COMM), with_relations(easy_graph(seed=1))
+    shards, dataset = typed, with_relations(easy_graph(seed=1))
     for model in ("rgcn", "gcn"):
         settings = {**RGCN, "model": model} if model == "rgcn" else {"model": model}
         train(COMM, shards, shared_path / model, **settings)
