@@ -76,7 +76,7 @@ LIBRARY_HOMES = {
                     "lowbit.package", "bench.place"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
-DECISIONS = {f"methods.{name}" for name in ("bisection", "cost_model", "greedy", "highs", "problem", "staleness",
+DECISIONS = {f"methods.{name}" for name in ("bisection", "greedy", "highs", "problem", "staleness",
                                              "time_bits")}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
 

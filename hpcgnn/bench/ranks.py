@@ -24,7 +24,7 @@ from hpcgnn.exchange.plan import ExchangePlan, check_peers
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.transfer import REPETITIONS, SIZES, HostDelivery, Transfer, timed_rounds
 from hpcgnn.graph.hop import ExchangeSite
-from hpcgnn.methods.cost_model import fit_links, fixed_links
+from hpcgnn.methods.problem import fit_links, fixed_links
 from hpcgnn.methods.solving import Solver, SolverSettings
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition

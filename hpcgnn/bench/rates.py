@@ -26,7 +26,7 @@ from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan
 from hpcgnn.exchange.transfer import HostDelivery, Transfer
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
-from hpcgnn.methods.cost_model import fit
+from hpcgnn.methods.problem import fit
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.ops.aggregation import from_csr, multiply
 from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey

@@ -15,7 +15,7 @@ from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 if TYPE_CHECKING:
     from hpcgnn.exchange.kinds import ExchangeKind
     from hpcgnn.methods.controller import DescentTest
-    from hpcgnn.methods.cost_model import LinkModel
+    from hpcgnn.methods.problem import LinkModel
     from hpcgnn.methods.solving import Solver
 
 PERCENTILES = "85,95,99"      # as in SYLVIE
@@ -123,7 +123,7 @@ class SolvesWidths(Reproducible):
     def _links(self, context: MethodContext) -> LinkModel:
         from hpcgnn.exchange.swap import swap_rows
         from hpcgnn.exchange.transfer import Link, ranks_of_node, time_rounds
-        from hpcgnn.methods.cost_model import LinkModel, fit_links, fixed_links
+        from hpcgnn.methods.problem import LinkModel, fit_links, fixed_links
 
         comm, peers = context.comm, context.plan.peers
         if self.deterministic:

@@ -27,10 +27,9 @@ from hpcgnn.exchange.swap import swap, swap_rows
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.methods.bisection import round_of, solve_budget_together, solve_together
-from hpcgnn.methods.cost_model import LinkModel
 from hpcgnn.methods.greedy import solve_budget, solve_greedy
 from hpcgnn.methods.highs import NODE_LIMIT, SolverError, solve_highs
-from hpcgnn.methods.problem import Assignment, Problem
+from hpcgnn.methods.problem import Assignment, LinkModel, Problem
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import PARAMETER_BYTES
 from hpcgnn.run.process import usable_cores

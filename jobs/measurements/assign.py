@@ -17,10 +17,9 @@ import numpy as np
 
 from hpcgnn.bench.timing import OURS, Begin, Measurement, say_nothing
 from hpcgnn.cli.measurement import Shared, announce, finish, prepare_output
-from hpcgnn.methods.cost_model import pair_round
 from hpcgnn.methods.greedy import solve_greedy
 from hpcgnn.methods.highs import SolverError, solve_highs
-from hpcgnn.methods.problem import Assignment, Problem
+from hpcgnn.methods.problem import Assignment, Problem, pair_round
 from hpcgnn.methods.solving import group_rows, group_sums
 
 HIGHS = "highs"

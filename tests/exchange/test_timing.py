@@ -13,7 +13,7 @@ from mpi4py import MPI
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.kinds import Fresh
 from hpcgnn.exchange.transfer import EXCHANGES, MAX_ROUNDS, SIZES, Link, ranks_of_node, time_rounds, timed_rounds
-from hpcgnn.methods.cost_model import fit_links
+from hpcgnn.methods.problem import fit_links
 
 COMM = MPI.COMM_WORLD
 DIM, MESSAGE_SECONDS = 64, 0.05

@@ -6,8 +6,7 @@ import itertools
 
 import numpy as np
 
-from hpcgnn.methods.cost_model import pair_round
-from hpcgnn.methods.problem import Problem
+from hpcgnn.methods.problem import Problem, pair_round
 
 
 def make_problem(groups_of_pair, num_ranks=3, seed=0, widths=(2, 4, 8), theta=None, beta=None):

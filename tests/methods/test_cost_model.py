@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.methods.cost_model import fit, fit_links, fixed_links, pair_round
+from hpcgnn.methods.problem import fit, fit_links, fixed_links, pair_round
 
 SIZES = np.repeat([1_000, 10_000, 100_000, 1_000_000], 7)
 

@@ -21,9 +21,9 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.methods import solving
-from hpcgnn.methods.cost_model import LinkModel, fixed_links
 from hpcgnn.methods.greedy import solve_greedy
 from hpcgnn.methods.highs import SolverError, solve_highs
+from hpcgnn.methods.problem import LinkModel, fixed_links
 from hpcgnn.methods.solving import GatheredAssigner, Solver, SolverSettings, assign, group_rows, group_sums, row_widths
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
