@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.methods import name_of
-from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.partition.partition import PartitionStatistics
 from hpcgnn.run.process import peak_bytes, usable_cores
 from hpcgnn.training.environment import software_versions, utc_now
 from hpcgnn.training.learner import Learner
