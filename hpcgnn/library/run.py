@@ -55,14 +55,29 @@ def plain_torch(num_ranks: int = 1) -> Iterator[None]:
             torch.inference_mode(False),
             torch.enable_grad(),
             on_host,
-            torch.autocast("cpu", enabled=False),
-            torch.autocast("cuda", enabled=False),
+            _outside_autocast(),
         ):
             torch.set_default_dtype(torch.float32)
             yield
     finally:
         torch.set_default_dtype(dtype)
         _TURN.release()
+
+
+@contextmanager
+def _outside_autocast() -> Iterator[None]:
+    # Autocast keeps cast weights until its outermost block ends. Inside one block for a whole training, even a disabled
+    # one, a model's own blocks would go on with the weights of the first pass, and without gradients.
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        depth = torch.autocast_increment_nesting()
+        for _ in range(depth):
+            torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            for _ in range(depth - 1):
+                torch.autocast_increment_nesting()
 
 
 class OpenedRun(RunFiles, FloatRun):

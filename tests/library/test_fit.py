@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -478,6 +478,31 @@ def test_the_state_of_torch_that_the_caller_has_set_changes_nothing(fit, graph, 
     assert without_seconds(run.metrics) == without_seconds(expected.metrics)
     np.testing.assert_array_equal(answers.logits, expected.predict(gather=False).logits)
     assert evaluation == expected.evaluate()
+
+
+class Rounding(torch.nn.Module):
+    """A model whose maps are computed in 16 bits by autocast, in a block of its own in each pass."""
+
+    def __init__(self, num_features, num_classes):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(num_features, 8), torch.nn.Linear(8, num_classes)
+
+    def forward(self, x, edge_index):
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True):
+            return self.last(self.first(x).relu()).float()
+
+
+@pytest.mark.parametrize("state", ["usual", "autocast"])
+def test_blocks_of_autocast_in_a_model_read_the_weights_of_their_pass(graph, tmp_path, state):
+    """Weights that autocast has cast are kept until its outermost block ends, which must not be around a training."""
+    torch.manual_seed(0)
+    model = Rounding(graph.num_features, graph.num_classes)
+    before = [weight.clone() for weight in model.parameters()]
+    with STATES[state]() if state in STATES else nullcontext():
+        run = hpcgnn.fit(model, graph, epochs=4, lr=0.05, out=tmp_path / "run")
+        assert torch.is_autocast_enabled("cpu") == (state == "autocast")
+    assert not any(torch.equal(weight, old) for weight, old in zip(model.parameters(), before, strict=True))
+    assert len({round(record["loss"], 4) for record in run.metrics}) == 4
 
 
 class Modes(hpcgnn.Callback):
