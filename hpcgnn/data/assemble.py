@@ -58,6 +58,9 @@ def masks_from_ids(ids: tuple[np.ndarray, np.ndarray, np.ndarray], num_nodes: in
             bad = int(members.min() if members.min() < 0 else members.max())
             raise DatasetError(f"{name} has node {bad} in its {split} split, which does not exist; "
                                f"node ids run from 0 to {num_nodes - 1}")
+        if len(members) > len(np.unique(members)):      # as Batch of PyG joins lists of the rows of several graphs
+            bad = int(np.sort(members)[:-1][np.diff(np.sort(members)) == 0][0])
+            raise DatasetError(f"{name} lists node {bad} twice in its {split} split; expected each once")
     return tuple(_mask(members, num_nodes) for members in ids)
 
 

@@ -173,10 +173,14 @@ def as_mask(values: Any, what: str) -> np.ndarray:
         raise DatasetError(f"{what} lack a value at place {int(np.argmax(column.unknown))}; expected a mask of bool, "
                            "or of 0 and 1")
     if column.texts is not None:
-        words = _words(column)
-        if all(word in {**TRUTHS, "0": False, "1": True} for word in words.word):
-            return np.array([TRUTHS.get(word, word == "1") for word in words.word], bool)[words.code]
-        raise DatasetError(f"{what} hold texts such as {_shown(column.texts)}; expected a mask of bool, or of 0 and 1")
+        words, marks = _words(column), {**TRUTHS, "0": False, "1": True, "0.0": False, "1.0": True}
+        is_lacking = np.isin(words.code, [-1, *(code for code, word in enumerate(words.word) if not word.strip())])
+        odd = next((word for word in words.word if word not in marks), "")
+        if is_lacking.any() or odd:
+            held = f"lack a value at place {int(np.argmax(is_lacking))}" if is_lacking.any() else (
+                f"hold texts such as {odd[:40]!r}")
+            raise DatasetError(f"{what} {held}; expected a mask of bool, or of 0 and 1")
+        return np.array([marks[word] for word in words.word], bool)[words.code]
     if column.numbers.dtype == bool:
         return column.numbers
     is_odd = ~np.isin(column.numbers, (0, 1))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from hpcgnn.data.arcs import Ends
 from hpcgnn.data.arrays import Sliced, columns, keep_rows
 from hpcgnn.data.assemble import refuse_given_labels
-from hpcgnn.data.columns import Ids, is_number, texts_of
+from hpcgnn.data.columns import Cells, Ids, is_number, texts_of
 from hpcgnn.data.dataset import NO_WEIGHTS, GraphDataset, Origins
 from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
 from hpcgnn.data.ids import NodeRows
@@ -96,7 +96,11 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
                       dubious=(*(text for found in (*files, edges) for text in found.dubious), *(
                           f"{found.path.name} begins with 0, as pandas names a column without a name, and has a row "
                           "more than the edges have nodes; remove that line if it is a header" for found in files
-                          if ids is None and found.begins_at_0 and len(found.values) == edges.highest + 2)))
+                          if ids is None and found.begins_at_0 and len(found.values) == edges.highest + 2), *(
+                          f"the first line of {found.path.name}, {found.ids[0]},{found.values[0]}, names no end of an "
+                          "edge and has a value of its own; if it names the columns, call them id,label"
+                          for found in files
+                          if flags["header"] is None and _may_begin_with_names(found, edges))))
     given = GivenGraph(name, edges.source, edges.target, edges.weight, ids, num_nodes=edges.num_nodes,
                        row_name=None if edges.num_nodes is None else np.arange(1, edges.num_nodes + 1),
                        ignore=Choices.of(settings).ignored(())[1], relation=edges.relation,
@@ -219,14 +223,31 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     if weight is not None and len(weight) > 2 and not header and (np.diff(weight) == 1).all():
         dubious = (f"the third column of {path.name} counts the rows; weight=none leaves it out if it holds no "
                    "weights",)
+    if known is None and not options.symmetrize and any("undirected" in text.lower() for text in table.comments):
+        dubious += (f"edges are undirected by a comment in {path.name}; --symmetrize (symmetrize=True) adds reverses",)
     if has_header and header and all(map(is_whole_number, header)):
         dubious += (f"the first line of {path.name}, {','.join(header)}, was taken as its header, as asked; without "
                     "header=true it is an edge",)
+    if header is has_header is known is None and isinstance(source, pa.Array) and len(source) > 2 and (
+            all(_num_of(source, word) + _num_of(target, word) == 1 for word in table.first[first:first + 2])):
+        dubious += (f"only the first line of {path.name} has the nodes {table.first[first]} and "
+                    f"{table.first[first + 1]}; header=true if it names the columns, header=false if it is an edge",)
     if header is None and table.first == ("0", "1", "2"):
         dubious += (f"the first row of {path.name} is 0,1,2, as pandas writes for columns without names, and was read "
                     "as an edge; remove it if it is a header",)
     return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, None, remarks, skipped,
                     dubious, highest)
+
+
+def _may_begin_with_names(file: NodeFile, edges: EdgeFile) -> bool:
+    if file.columns or not (isinstance(file.ids, pa.Array) and isinstance(file.values, Cells)) or len(file.ids) < 3:
+        return False
+    return not any(_num_of(np.asarray(ends) if isinstance(ends, Sliced) else ends, file.ids[0].as_py())
+                   for ends in (edges.source, edges.target)) and _num_of(file.values.texts, file.values[0]) == 1
+
+
+def _num_of(ids: Ids | pa.ChunkedArray, word: str) -> int:
+    return int(pc.sum(pc.equal(ids if isinstance(ids, pa.ChunkedArray) else texts_of(ids), word)).as_py() or 0)
 
 
 def _refuse_counts(source: Ends | Ids, target: Ends | Ids, weight: np.ndarray | None, path: Path) -> None:

@@ -31,8 +31,8 @@ from hpcgnn.data.options import SourceOptions
 from hpcgnn.errors import DatasetError
 
 SPLITS = ("training", "validation", "test")
-WORDS = {"train": 0, "training": 0, "tr": 0, "val": 1, "valid": 1, "validation": 1, "va": 1, "dev": 1, "test": 2,
-         "testing": 2, "te": 2}
+WORDS = {"train": 0, "training": 0, "tr": 0, "trn": 0, "val": 1, "valid": 1, "validation": 1, "va": 1, "dev": 1,
+         "test": 2, "testing": 2, "te": 2, "tst": 2}
 NO_SPLIT = ("", "none", "nan", "unused")
 
 

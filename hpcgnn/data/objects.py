@@ -188,9 +188,9 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     # A node may lack a label or a split; a node without features is an error.
     labels = _attribute(of_nodes, ids, label, name, True)
     features = _attribute(of_nodes, ids, feature, name)
-    masks = list(chain(*mask_columns(held).values()))
+    masks = list(chain(*mask_columns(held, of_rows=True).values()))
     if choices.finds_masks and masks:
-        splits = named_splits({mask: _values(of_nodes, ids, mask, name) for mask in masks})
+        splits = named_splits({mask: _values(of_nodes, ids, mask, name) for mask in masks}, of_rows=True)
     else:
         splits = _attribute(of_nodes, ids, split, name, True)
     left_out, ignored = choices.ignored(held)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.data.columns import as_features, as_numbers, as_sparse
+from hpcgnn.data.columns import as_features, as_mask, as_numbers, as_sparse, is_mask
 from hpcgnn.data.dataset import NO_WEIGHTS, GraphDataset, Origins
 from hpcgnn.data.given import GivenGraph, finish_dataset, read_relation_names
 from hpcgnn.data.options import SourceOptions, choice_of, reading, split_path
@@ -36,6 +36,7 @@ from hpcgnn.data.tables import (
     mask_columns,
     named_splits,
     row_lists,
+    split_of_list,
 )
 from hpcgnn.data.typed import DGL_ATTRIBUTES, graph_of_hetero, graph_of_typed_dgl, is_typed
 from hpcgnn.errors import DatasetError
@@ -57,9 +58,9 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
         (choices.features, choices.labels, choices.splits, choices.node_ids),
         (choices.edge_weight, choices.relation, choices.edge_attr, choices.edge_time)))
     if are_graphs(data):
-        held, joined_remarks = joined(graphs_in(data, name), _edges, named, name, of_edges)
+        held, unread, joined_remarks = joined(graphs_in(data, name), _edges, named, name, of_edges)
     else:
-        held, joined_remarks = held_of(data, name), ()
+        held, unread, joined_remarks = held_of(data, name), (), ()
     source, target, weight = _edges(held, name)
     refuse_collated(held, source, target, name)
     left_out, ignored = choices.ignored(held)
@@ -72,9 +73,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     relation_of = first_of(("edge_type",), held) if choices.relation is None else choices.relation
     relation, names = _found(held, relation_of, (), name), held.get("relation_names")
     features = _found(held, choices.features, FEATURE_NAMES[:1], name)
-    lists = row_lists(held, choices)
-    splits = {split: held[key] for key, split in lists.items()} or (
-        named_splits(held) if choices.finds_masks else _found(held, choices.splits, (), name))
+    splits, lists = _splits(held, choices, name)
     return GivenGraph(name, source, target, weight, row_name=_found(held, choices.node_ids, (), name),
                       features=None if features is None else as_features(features),
                       labels=_found(held, choices.labels, ("y",), name), splits=splits, relation=relation,
@@ -84,7 +83,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
                       num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
                       ignore=ignored, split_column=choices.split_column,
                       origins=_origins(held, replace(choices, relation=relation_of, edge_attr=attr_of), left_out,
-                                       lists),
+                                       lists, unread),
                       labels_hint="data.y, labels=KEY or labels=ARRAY (label=KEY in a command)")
 
 
@@ -96,7 +95,21 @@ def _typed_in(data: Any) -> Any:
     return data if is_typed(data) else None
 
 
-def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: dict[str, str]) -> Origins:
+def _splits(held: Held, choices: Choices, name: str) -> tuple[Any, tuple[str, ...]]:
+    # The splits, and the keys of those that are no masks: lists of rows, or a dict or words per node under a usual key.
+    if lists := row_lists(held, choices):
+        return {split: held[key] for key, split in lists.items()}, tuple(lists)
+    if not choices.finds_masks:
+        return _found(held, choices.splits, (), name), ()
+    key = first_of(("split_idx", *SPLIT_NAMES), held)
+    if choices.splits is None and key is not None and not mask_columns(held) and (
+            isinstance(held[key], dict) or np.asarray(held[key]).dtype.kind in "UT" or key.startswith("split")):
+        return held[key], (key,)
+    return named_splits(held), ()
+
+
+def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: tuple[str, ...],
+             unread: tuple[str, ...]) -> Origins:
     chosen = {what: choice if isinstance(choice, str) else usual if choice is None and usual in held else ""
               for what, choice, usual in (("labels", choices.labels, "y"), ("features", choices.features, "x"),
                                           ("ids", choices.node_ids, ""))}
@@ -115,7 +128,7 @@ def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: 
     used |= {choices.edge_time} if isinstance(choices.edge_time, str) else set()
     others = tuple(str(key) for key, value in held.items() if key not in used | left_out and hasattr(value, "shape"))
     return Origins(splits=splits, weights=weights, relations=relations, edge_attr=edge_attr, others=others,
-                   unused=tuple(map(str, (key for key in held if key not in used))), **chosen)
+                   unused=(*(str(key) for key in held if key not in used), *unread), **chosen)
 
 
 def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -170,11 +183,11 @@ def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
     source, target = graph.edges()
     of_nodes, of_edges = dict(graph.ndata), dict(graph.edata)
     features = _found(of_nodes, choices.features, FEATURE_NAMES, name)
-    splits = named_splits(of_nodes) if choices.finds_masks else None
+    splits = named_splits(of_nodes, of_rows=True) if choices.finds_masks else None
     if splits is None:
         splits = _found(of_nodes, None if choices.finds_masks else choices.splits, SPLIT_NAMES, name)
     used = {key for key in of_nodes if key in (*FEATURE_NAMES, *LABEL_NAMES, *SPLIT_NAMES)}
-    used |= set(chain(*mask_columns(of_nodes).values()))
+    used |= set(chain(*mask_columns(of_nodes, of_rows=True).values()))
     weight = first_of(WEIGHT_NAMES, of_edges) if choices.edge_weight is None else choices.edge_weight
     relation, edge_attr = (choice if choice is not None else first_of(usual, of_edges) for choice, usual in (
         (choices.relation, DGL_RELATIONS), (choices.edge_attr, DGL_ATTRIBUTES)))
@@ -272,8 +285,8 @@ def _sliced(held: Held, slices: dict[str, Any], name: str) -> list[Held]:
 
 
 def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: str,
-           of_edges: tuple[str, ...] = ()) -> tuple[Held, tuple[str, ...]]:
-    """Join several graphs into one; return its columns under the keys of a PyG Data, and remarks.
+           of_edges: tuple[str, ...] = ()) -> tuple[Held, tuple[str, ...], tuple[str, ...]]:
+    """Join several graphs into one; return its columns under the keys of a PyG Data, the keys not read, and remarks.
 
     Parameters
     ----------
@@ -283,7 +296,7 @@ def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: st
     if not graphs:
         raise DatasetError(f"{name} is a list of no graph; expected at least one")
     if len(graphs) == 1:
-        return graphs[0], ()
+        return graphs[0], (), ()
     if all("edge_label_index" in held for held in graphs):
         raise DatasetError(f"{name} is {len(graphs)} views of one graph with held-out links, as RandomLinkSplit makes "
                            "them; pass the graph itself and hold_out=(0.05, 0.1), or val_links= and test_links=")
@@ -301,6 +314,7 @@ def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: st
     if all(weight is not None for _, _, weight in edges):
         found["edge_weight"] = np.concatenate([weight for _, _, weight in edges])
     of_edges = (*OF_EDGES, *of_edges)
+    read = {"adj_t", "adj"}
     for key in dict.fromkeys((*OF_NODES, *of_edges, *named)):
         lacking = [place for place, held in enumerate(graphs) if key not in held]
         if len(lacking) == len(graphs) or key in found:
@@ -310,11 +324,28 @@ def joined(graphs: list[Held], edges_of: Edges, named: tuple[str, ...], name: st
                                "none")
         counted = ("edges", [len(source) for source, _, _ in edges]) if key in of_edges else ("nodes", num_nodes)
         found[key] = _column(key, [held[key] for held in graphs], *counted, name)
+    for key in graphs[0]:
+        if (split := split_of_list(key)) and not mask_columns(graphs[0]) and all(key in held for held in graphs):
+            found[f"{split}_mask"] = np.concatenate([
+                _rows_marked(held[key], count, f"{name}: {key} of graph {place}")
+                for place, (held, count) in enumerate(zip(graphs, num_nodes, strict=True))])
+            read.add(key)
     if (names := graphs[0].get("relation_names")) is not None:
         if any(list(held.get("relation_names", ())) != list(names) for held in graphs):
             raise DatasetError(f"{name} has graphs with different relation_names; expected the same in all")
         found["relation_names"] = names
-    return found, (f"{len(graphs):,} graphs were joined into one; no edge connects two of them",)
+    unread = tuple(str(key) for key in dict.fromkeys(chain(*graphs)) if key not in found and key not in read)
+    return found, unread, (f"{len(graphs):,} graphs were joined into one; no edge connects two of them",)
+
+
+def _rows_marked(rows: Any, num_nodes: int, what: str) -> np.ndarray:
+    if is_mask(rows, num_nodes, what):
+        return as_mask(rows, what)
+    members = as_numbers(rows, what)
+    if members.ndim != 1 or members.dtype.kind not in "iu" or (len(members) and (
+            members.min() < 0 or members.max() >= num_nodes)):
+        raise DatasetError(f"{what} lists no rows of its {num_nodes} nodes; expected numbers from 0 to {num_nodes - 1}")
+    return np.isin(np.arange(num_nodes), members)
 
 
 def _num_nodes(held: Held, place: int, name: str) -> int:

@@ -15,7 +15,7 @@ from hpcgnn.data.given import finish_dataset
 from hpcgnn.data.options import NOTHING, SourceOptions, reading, split_path
 from hpcgnn.data.tables import AN_INDEX, Choices, Table, columns_of, graph_of_tables
 from hpcgnn.data.text_stream import keys_of, name_of, parts_of
-from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, read_columns, whole_numbers_of
+from hpcgnn.data.text_table import INTEGER, TEXT, TextTable, is_like_number, read_columns, whole_numbers_of
 from hpcgnn.errors import DatasetError
 
 UNNAMED = "column 0"
@@ -35,11 +35,11 @@ def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
     file, settings = split_path(rest, SETTINGS, f"a {kind}: source")
     path = Path(file)
     options.progress(f"reading {path.name}", None)
-    edges, remarks, skipped = read(path)
+    edges, remarks, skipped = read(path, *_names(settings, ("source", "target", "weight", "relation", "time")))
     nodes = None
     if "nodes" in settings:
         options.progress(f"reading {Path(settings['nodes']).name}", None)
-        nodes, *more = read(Path(settings["nodes"]))
+        nodes, *more = read(Path(settings["nodes"]), *_names(settings, ("id", "label", "split", "features")))
         remarks, skipped = remarks + more[0], skipped + more[1]
     placed = {choice: _column(settings[key], table) for choice, key, table in (
         ("labels", "label", nodes), ("edge_weight", "weight", edges), ("relation", "relation", edges),
@@ -57,16 +57,25 @@ def load_tables(kind: str, rest: str, options: SourceOptions) -> GraphDataset:
         given.origins, skipped=skipped + given.origins.skipped)), options)
 
 
-def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
+def _names(settings: dict[str, str], keys: tuple[str, ...]) -> list[str]:
+    return [name for key in keys for name in settings.get(key, "").split(";") if name not in ("", NOTHING)]
+
+
+def read_csv_table(path: Path, *names: str) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
     """Read text files with a header line; also returns remarks, and what was skipped.
 
-    A column is int64 if all its cells are whole numbers as Python writes them; others are Cells.
+    A column is int64 if all its cells are whole numbers as Python writes them; others are Cells. A first line of words
+    above other words is a header if it has one of `names`.
     """
     table = TextTable(path)
+    if table.header is None and set(names) & set(table.first):
+        table = TextTable(path, has_header=True)
     if table.header is None:
         what = "no header" if table.num_columns else "neither header nor rows"
-        raise DatasetError(f"{path} has {what}, and csv: finds columns by name; put their names in the first line, "
-                           "or use edges:FILE,labels=FILE")
+        is_named = table.num_columns > 1 and not any(map(is_like_number, table.first))
+        example = f", or, if its first line names them, say which is which, as by source={table.first[0]}" * is_named
+        raise DatasetError(f"{path} has {what}, and csv: finds columns by name; put their names in the first line"
+                           f"{example}, or use edges:FILE,labels=FILE")
     columns = read_columns(table, [INTEGER] * table.num_columns + [TEXT] * len(table.keys))
     skipped = table.skipped
     named = TextColumns((*table.header, *table.keys))
@@ -107,7 +116,7 @@ def _is_empty(column: np.ndarray | pa.Array) -> bool:
     return isinstance(column, pa.Array) and not pc.any(pc.not_equal(column, "")).as_py()
 
 
-def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
+def read_parquet_table(path: Path, *names: str) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
     """Read a Parquet file, or several with the same columns; folders such as year=2020 are columns, too."""
     import pyarrow.parquet as parquet
 

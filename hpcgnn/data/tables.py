@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -89,16 +90,17 @@ def is_name(choice: Any) -> bool:
                                        and all(isinstance(item, str) for item in choice))
 
 
-def mask_columns(held: Iterable[str]) -> dict[str, list[str]]:
+def mask_columns(held: Iterable[str], of_rows: bool = False) -> dict[str, list[str]]:
     """Columns of masks among `held` by split, train, val or test; case is ignored.
 
     They are called train_mask, valid_mask and so on; or is_train, is_val, is_test; or train, val, test, if a train and
-    a test are there.
+    a test are there. With `of_rows` each column has a value per node, so that train_idx and so on are masks, too.
     """
     by_mask, by_is, by_word = found = {}, {}, {}
     for column in held:
         name = str(column).lower()
         word = name.removesuffix("_mask").removeprefix("is_")
+        word = re.sub(OF_MARKS, "", word) if of_rows else word
         if word in WORDS:
             form = by_mask if name.endswith("_mask") else by_word if name == word else by_is
             form.setdefault(("train", "val", "test")[WORDS[word]], []).append(column)
@@ -109,21 +111,27 @@ def mask_columns(held: Iterable[str]) -> dict[str, list[str]]:
 
 
 def row_lists(held: Iterable[str], choices: Choices) -> dict[str, str]:
-    """Keys train_idx, val_idx (valid_idx) and test_idx of lists of rows, and their splits, if there are no masks.
+    """Keys of lists of rows, such as train_idx, val_idx and test_idx, and their splits, if there are no masks.
 
     Ids name no rows.
     """
-    found = {f"{word}{LIST}": word for word in ("train", "val", "valid", "test") if f"{word}{LIST}" in held}
+    found = {key: split for key in held if (split := split_of_list(key))}
     is_free = choices.splits is None and choices.node_ids is None and not mask_columns(held)
-    return found if is_free and f"train{LIST}" in found else {}
+    return found if is_free and 0 in (WORDS[word] for word in found.values()) else {}
 
 
-def named_splits(found: dict[str, Any]) -> dict[str, np.ndarray] | None:
+def split_of_list(key: str) -> str | None:
+    """The split that a key such as train_idx lists rows of, by one of its names; None for other keys."""
+    word = re.sub(OF_LISTS, "", str(key).lower())
+    return word if word in WORDS and word != str(key).lower() else None
+
+
+def named_splits(found: dict[str, Any], of_rows: bool = False) -> dict[str, np.ndarray] | None:
     """The masks by split among columns with usual names, see `mask_columns`; None if there is none.
 
     Raises DatasetError for two masks of one split, or masks without one of the training nodes.
     """
-    by_split = mask_columns(column for column, values in found.items() if values is not None)
+    by_split = mask_columns((column for column, values in found.items() if values is not None), of_rows)
     several = next((columns for columns in by_split.values() if len(columns) > 1), None)
     if several:
         raise DatasetError(f"{several[0]} and {several[1]} are masks of one split; leave one out")
@@ -145,7 +153,8 @@ WEIGHT_NAMES = ("weight", "edge_weight", "w")
 RELATION_NAMES = ("relation", "edge_type", "predicate")
 ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 FEATURE_NAMES = ("x", "feat", "features", "attr")      # of objects that hold a matrix
-LIST = "_idx"      # of names such as train_idx
+OF_MARKS = r"_(idx|index|indices|nodes|set)$"      # of names of columns such as train_idx, each with a value per node
+OF_LISTS = r"_(idx|index|indices|(node_)?ids?|nodes)$"      # of names of lists of rows
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
 EXACT = 1 << 24      # float32 rounds whole numbers from here on, such as times; they are rounded once standardized
@@ -231,7 +240,7 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     labels, label_columns = _labels(nodes, choices.labels)
     splits, split_columns = _splits(nodes, choices.splits)
     index = index_columns(nodes)
-    used = {id_column, *label_columns, *split_columns, *left_out, *index, *chain(*mask_columns(nodes).values())}
+    used = {id_column, *label_columns, *split_columns, *left_out, *index, *chain(*mask_columns(nodes, True).values())}
     way = "name a column of labels by labels=... (label=... in a command)" if labels is choices.labels is None else ""
     features, feature_columns = _features(nodes, choices.features, used, name, way)
     chosen = {id_column, *label_columns, *split_columns, *feature_columns}
@@ -396,10 +405,10 @@ def _labels(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
 
 
 def _splits(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
-    is_number = isinstance(choice, int) and not isinstance(choice, bool) and mask_columns(nodes)
+    is_number = isinstance(choice, int) and not isinstance(choice, bool) and mask_columns(nodes, True)
     if is_number or (choice is None and first_of(SPLIT_NAMES, nodes) is None):
-        masks = named_splits(nodes)
-        return masks, [] if masks is None else list(chain(*mask_columns(nodes).values()))
+        masks = named_splits(nodes, of_rows=True)
+        return masks, [] if masks is None else list(chain(*mask_columns(nodes, True).values()))
     if choice is not None and choice is not False and not is_name(choice):
         return choice, []
     values, column = pick(nodes, choice, SPLIT_NAMES, "nodes")

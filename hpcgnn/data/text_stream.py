@@ -48,7 +48,9 @@ IN_ZIP = {"[Content_Types].xml": "an Excel file; save it as CSV", "data.pkl": "a
           "content.xml": "a LibreOffice file; save it as CSV"}
 NO_TEXT = re.compile(rb"[\0-\x08\x0e-\x1a\x80-\xff]")
 # Texts that are no tables.
-FORMS = ((re.compile(rb"\s*<(\?xml|!doctype|html)", re.IGNORECASE), "XML or a web page; expected the file itself"),
+FORMS = ((re.compile(rb"\s*(<[?!][^>]*>\s*)*<(graphml|gexf)\b", re.IGNORECASE),
+          "a graph of GraphML or GEXF; read it by networkx and pass the graph to hpcgnn.preprocess"),
+         (re.compile(rb"\s*<(\?xml|!doctype|html)", re.IGNORECASE), "XML or a web page; expected the file itself"),
          (re.compile(rb'\s*(\{\s*["}]|\[\s*[\[{"])'), "JSON; write it as CSV"),
          (re.compile(rb"\s*(Creator\b[^\[]*)?graph\s*\[|\*vertices\b|(strict\s+)?(di)?graph\b[^\n]*\{", re.IGNORECASE),
           "a graph of GML, Pajek or Graphviz; read it by networkx and pass the graph to hpcgnn.preprocess"),

@@ -36,7 +36,6 @@ from hpcgnn.data.tables import (
     FEATURE_NAMES,
     ID_NAMES,
     LABEL_NAMES,
-    LIST,
     SOURCE_NAMES,
     SPLIT_NAMES,
     TARGET_NAMES,
@@ -52,6 +51,7 @@ from hpcgnn.data.tables import (
     named_splits,
     pick,
     row_lists,
+    split_of_list,
 )
 from hpcgnn.errors import DatasetError
 
@@ -162,7 +162,7 @@ def _num_nodes(held: Held, type_of: str, name: str) -> int:
     if "num_nodes" in held:
         return int(held["num_nodes"])
     for key, values in held.items():
-        if not key.endswith(LIST) and (isinstance(values, list) or len(getattr(values, "shape", ()))):
+        if split_of_list(key) is None and (isinstance(values, list) or len(getattr(values, "shape", ()))):
             return _num_rows(values)
     raise DatasetError(f"{name} doesn't say how many nodes of type {type_of!r} it has; set data[{type_of!r}].num_nodes")
 
@@ -215,7 +215,7 @@ def _nodes_in(columns: Table, known: str, choices: Choices, name: str) -> Nodes:
                            "column by node_ids=COLUMN")
     no_features = choices.ignored([f"{known}.{column}" for column in columns])[0] | {
         choice for choice in (choices.labels, choices.splits) if isinstance(choice, str)}
-    no_features.update(LABEL_NAMES, SPLIT_NAMES, *mask_columns(columns).values(), index_columns(columns))
+    no_features.update(LABEL_NAMES, SPLIT_NAMES, *mask_columns(columns, of_rows=True).values(), index_columns(columns))
     held, features = {}, []
     for column, values in columns.items():
         if column != of_ids and {column, column.lower(), f"{known}.{column}"} & no_features:

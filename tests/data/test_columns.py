@@ -169,6 +169,7 @@ def test_the_text_that_is_no_number_is_named(values, complaint):
 def test_truths_in_capital_letters_are_true_and_false():
     assert as_numbers(Cells(pa.array(["TRUE", "FALSE"])), "x").tolist() == [True, False]
     assert as_mask(["FALSE", "TRUE"], "x").tolist() == [False, True]
+    assert as_mask(Cells(pa.array(["1.0", "0.0", "1.0"])), "x").tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("values, expected", [
@@ -212,6 +213,8 @@ def test_what_may_be_a_mask_or_ids_is_refused():
     for values in ([0, 2], [0.5, 1.0], [1, None], ["yes", "no"]):
         with pytest.raises(DatasetError, match="expected a mask of bool, or of 0 and 1"):
             as_mask(values, "the marks")
+    with pytest.raises(DatasetError, match="the marks lack a value at place 1; expected a mask"):
+        as_mask(Cells(pa.array(["True", "", "True"])), "the marks")
 
 
 @pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])

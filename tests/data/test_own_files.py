@@ -255,14 +255,26 @@ def test_parquet_tables_come_back(shards, known, tmp_path):
     ("csv:{0}/web.csv,nodes={0}/n.csv,id=who,label=topic", "the edges have columns a, b, strength, and none goes by"),
     ("csv:{0}/web.csv,edges=x", "no setting 'edges=x'"),
     ("csv:{0}/none.csv", "none.csv does not exist"),
-    ("csv:{0}/bare.csv", "bare.csv has no header, and csv: finds columns by name"),
+    ("csv:{0}/bare.csv", "bare.csv has no header, and csv: finds columns by name; put their names in the first line, "
+                         "or use"),
+    ("csv:{0}/words.csv", "if its first line names them, say which is which, as by source=citing"),
 ])
 def test_columns_that_can_not_be_found_are_asked_for(known, tmp_path, spec, complaint):
     for name, rows in zip(("web.csv", "n.csv"), table_rows(known), strict=True):
         write(tmp_path / name, rows)
     write(tmp_path / "bare.csv", [[0, 1]])
+    write(tmp_path / "words.csv", [["citing", "cited"], ["a", "b"]])
     with pytest.raises(DatasetError, match=complaint):
         load_source(spec.format(tmp_path), SourceOptions())
+
+
+def test_a_first_line_of_words_above_words_is_a_header_if_its_names_are_said(shards, known, tmp_path):
+    rows = edge_rows(known, has_weight=False)
+    write(tmp_path / "web.csv", [[":START_ID", ":END_ID"], *rows])
+    write(tmp_path / "n.csv", [["paper", "topic"], *known.labels.items()])
+    found = graph_in_shards(shards(f"csv:{tmp_path}/web.csv,nodes={tmp_path}/n.csv,source=:START_ID,target=:END_ID,"
+                                   "id=paper,label=topic", feature_kind="structural"))
+    assert set(found.arcs) == set(known.arcs) and found.labels == known.labels
 
 
 def test_pyg_tensors_come_back_and_pickles_are_not_loaded(shards, plain, tmp_path):

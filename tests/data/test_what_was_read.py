@@ -1,5 +1,7 @@
 """The screen of what was read: its lines, how they are wrapped, and that every kind of source has it."""
 
+from dataclasses import replace
+
 import networkx
 import numpy as np
 import pytest
@@ -63,6 +65,27 @@ def test_edges_of_gephi_without_a_direction_and_features_called_as_labels_are_do
     (files / "e.csv").write_text("Source,Target,Type\na,b,Undirected\nb,c,Directed\n")
     read = load_source(f"csv:{files}/e.csv,nodes={files}/n.csv,ignore=class", SourceOptions(feature_kind="auto"))
     assert read.cleaning.read.dubious == ()
+
+
+def test_a_first_line_that_may_name_columns_and_a_comment_on_directions_are_doubted(tmp_path):
+    """Where all cells are words nothing else tells a header from a row."""
+    plain = SourceOptions(feature_kind="structural")
+    made = replace(plain, make_labels=2)
+    (tmp_path / "e.csv").write_text("citing,cited\na,b\nb,c\nc,a\n")
+    read = load_source(f"edges:{tmp_path}/e.csv", made).cleaning.read
+    assert any("only the first line of e.csv has the nodes citing and cited; header=true if" in text
+               for text in read.dubious)
+    for said in ("true", "false"):
+        read = load_source(f"edges:{tmp_path}/e.csv,header={said}", made).cleaning.read
+        assert not any("first line" in text for text in read.dubious)
+    (tmp_path / "e.csv").write_text("# Undirected graph: each pair once\na,b\nb,c\nc,a\n")
+    (tmp_path / "l.csv").write_text("paper,topic\na,art\nb,art\nc,art\n")
+    read = load_source(f"edges:{tmp_path}/e.csv,labels={tmp_path}/l.csv", plain).cleaning.read
+    assert any("edges are undirected by a comment in e.csv; --symmetrize" in text for text in read.dubious)
+    assert any("the first line of l.csv, paper,topic, names no end of an edge" in text for text in read.dubious)
+    (tmp_path / "l.csv").write_text("id,label\na,art\nb,art\nc,bio\n")
+    read = load_source(f"edges:{tmp_path}/e.csv,labels={tmp_path}/l.csv", replace(plain, symmetrize=True)).cleaning.read
+    assert not any("comment" in text or "first line" in text for text in read.dubious)
 
 
 @pytest.mark.parametrize("mark", ";|")

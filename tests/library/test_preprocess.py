@@ -468,7 +468,7 @@ def test_several_ranks_share_the_work_of_one_and_its_error(shared_path):  # noqa
     assert hpcgnn.open(shared_path / "g").num_nodes == 14
 
 
-@pytest.mark.parametrize("names", ["{}_mask", "{}_Mask", "is_{}", "{}"])
+@pytest.mark.parametrize("names", ["{}_mask", "{}_Mask", "is_{}", "{}", "{}_idx"])
 @pytest.mark.parametrize("form", ["table", "networkx"])
 def test_masks_by_any_of_their_names_are_splits_and_no_features(made, known, names, form):
     edges, nodes = pandas_tables(known)
@@ -504,12 +504,47 @@ def test_masks_next_to_a_column_of_splits_are_no_features(made, known):
     assert "train_mask of nodes" in str(read_graph_info(folder).cleaning.read)
 
 
-def test_lists_of_rows_in_pyg_data_are_splits(made, plain):
+@pytest.mark.parametrize("names", ["{}_idx", "{}_index", "{}_id", "{}_nodes"])
+def test_lists_of_rows_in_pyg_data_are_splits(made, plain, names):
+    assert_same(made(with_lists(plain, names)), plain, has_weights=False)
+
+
+def with_lists(plain, names):
     data = data_of(plain)
     for word in ("train", "val", "test"):
-        data[f"{word}_idx"] = torch.from_numpy(np.flatnonzero(plain.mask(word)))
+        data[names.format(word)] = torch.from_numpy(np.flatnonzero(plain.mask(word)))
         del data[f"{word}_mask"]
-    assert_same(made(data), plain, has_weights=False)
+    return data
+
+
+def test_one_dict_of_rows_and_words_in_pyg_data_are_splits(made, plain):
+    data = with_lists(plain, "{}_idx")
+    rows = {"train": data.pop("train_idx"), "valid": data.pop("val_idx"), "test": data.pop("test_idx")}
+    assert_same(made(data.update({"split_idx": rows})), plain, has_weights=False)
+    words = [plain.split[node] for node in sorted(plain.split)]
+    data = data_of(plain).update({"split": words})
+    del data.train_mask, data.val_mask, data.test_mask, data.split_idx
+    assert_same(made(data, overwrite=True), plain, has_weights=False)
+    with pytest.raises(DatasetError, match="the splits are integers; expected texts"):
+        made(data.update({"split": torch.zeros(14, dtype=torch.long)}), overwrite=True)
+
+
+def test_lists_of_rows_of_several_graphs_are_of_each_graph(made, capsys):
+    """Batch of PyG adds nothing to the rows that train_idx lists, so that it names rows of the first graph alone."""
+    graphs = several_graphs()
+    for graph in graphs:
+        graph.train_idx, graph.test_idx = torch.tensor([0, 2]), torch.tensor([1])
+        graph.note = torch.zeros(3)
+    split = graph_in_shards(made(graphs)).split
+    first = np.cumsum([0, *(graph.num_nodes for graph in graphs)])[:-1]
+    assert sorted(node for node, word in split.items() if word == "train") == sorted([*first, *(first + 2)])
+    assert sorted(node for node, word in split.items() if word == "test") == sorted(first + 1)
+    assert "unused in graph: note" in capsys.readouterr().err
+    with pytest.raises(DatasetError, match="lists node 0 twice in its training split"):
+        made(Batch.from_data_list(graphs), overwrite=True)
+    graphs[1].train_idx = torch.tensor([graphs[1].num_nodes])
+    with pytest.raises(DatasetError, match="train_idx of graph 1 lists no rows of its"):
+        made(graphs, overwrite=True)
 
 
 @pytest.mark.parametrize("what", ["labels", "features", "splits", "edge_weight", "by id", "networkx"])
