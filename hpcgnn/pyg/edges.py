@@ -24,6 +24,9 @@ from hpcgnn.pyg.convolutions import is_convolution
 READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
             *(getattr(torch.Tensor, name).__get__ for name in (
                 "shape", "device", "dtype", "layout", "is_cuda", "is_sparse", "ndim", "requires_grad")))
+# These give the same edges where they change neither device nor type.
+KEEPING = (torch.Tensor.to, torch.Tensor.contiguous, torch.Tensor.clone, torch.Tensor.detach, torch.Tensor.long,
+           torch.Tensor.cpu, torch.clone, torch.detach)
 REPEATED = 0x1E3779B97F4A7C15      # an odd number, so that ids of repeated edges collide with others by chance only
 
 
@@ -40,6 +43,11 @@ class SealedEdges(torch.Tensor):
         if func in READABLE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
+        if func in KEEPING and type(args[0]) is SealedEdges:
+            with torch._C.DisableTorchFunctionSubclass():
+                edges = func(*args, **(kwargs or {}))
+            if (edges.dtype, edges.device) == (args[0].dtype, args[0].device):
+                return args[0]
         if func is torch.Tensor.__getitem__ and _selects_edges(*args):
             return args[0].owner.seal(plain_edges(args[0])[args[1]])
         name = getattr(func, "__name__", str(func))

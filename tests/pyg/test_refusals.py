@@ -188,6 +188,26 @@ def test_a_forward_that_would_differ_is_refused_where_it_does(whole_graph, make,
     assert str(refused.value).startswith(complaint)
 
 
+class Moves(Around):
+    """Edges moved to a device, or made long or contiguous, are the same edges where they were so already."""
+
+    def forward(self, x, edge_index):
+        edges = edge_index.to(x.device).to(torch.long).contiguous().detach().clone().cpu()
+        assert edges is edge_index
+        return self.conv(x, torch.clone(edges).long())
+
+
+def test_edges_that_are_moved_to_where_they_lie_stay_the_same(whole_graph):
+    graph = whole_graph(comm=MPI.COMM_SELF).graph
+    model = Moves()
+    with torch.no_grad():
+        assert torch.equal(hpcgnn.distribute(model)(graph, graph.x), hpcgnn.distribute(Around(model.conv))(
+            graph, graph.x))
+    model.forward = lambda x, edge_index: model.conv(x, edge_index.to(torch.int32))
+    with pytest.raises(ConfigError, match="the model reads or changes edge_index itself, by to"):
+        hpcgnn.distribute(model)(graph, graph.x)
+
+
 def test_a_model_that_does_not_fit_the_graph_is_refused():
     graph = graph_with(has_edge_weights=True)
     hpcgnn.distribute(pyg.GCN(6, 8, 2, 5), graph)
