@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -23,8 +24,8 @@ from hpcgnn.data.given import GivenGraph, finish_dataset, read_relation_names
 from hpcgnn.data.node_files import read_node_file
 from hpcgnn.data.objects import graph_of_matrix
 from hpcgnn.data.options import NOTHING, SourceOptions, split_path
-from hpcgnn.data.pyg import graph_of_data
-from hpcgnn.data.tables import ROWS, Choices
+from hpcgnn.data.pyg import graph_of_data, splits_in
+from hpcgnn.data.tables import ROWS, SPLIT_NAMES, Choices, split_of_list
 from hpcgnn.data.typed import graph_of_archive, is_typed_archive
 from hpcgnn.errors import DatasetError
 
@@ -133,22 +134,21 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
         raise DatasetError(f"{path}: node_ids has shape {ids.shape}; expected ({num_nodes},)")
     num_classes = archive.integer("num_classes") if "num_classes" in archive and key == "labels" else None
     left_out, ignored = choices.ignored(archive.names)
-    has_masks = choices.splits is not False and any(mask in archive for mask in MASKS)
+    splits, of_splits = _splits(archive, choices, num_nodes, name)
     used = {"indptr", "indices", *FEATURES, "num_classes", "num_features", "node_ids", key, weights, relation,
-            edge_attr, *MASKS, *LINKS} | ({RELATION_NAMES} if relation else set())
+            edge_attr, *MASKS, *of_splits, *LINKS} | ({RELATION_NAMES} if relation else set())
     unused = tuple(held for held in archive.names if held not in used)
     split = "" if choices.split_column is None else f", split {choices.split_column}"
     origins = Origins(ids="array node_ids" if ids is not None else "",
                       weights=NO_WEIGHTS if choices.edge_weight is False else f"array {weights}",
                       relations=f"array {relation}", edge_attr=f"array {edge_attr}", labels=f"array {key}",
                       features=next((f"array {held}" for held in FEATURES if held in archive), ""),
-                      splits=f"masks{split}", unused=unused,
+                      splits=", ".join(of_splits) or f"masks{split}", unused=unused,
                       others=tuple(held for held in unused if held not in left_out))
     return GivenGraph(name, source, target, None if weights is None else archive.read(weights), num_nodes=num_nodes,
                       features=_features(archive, num_nodes, options), labels=labels,
                       num_classes=num_classes,
-                      splits=tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
-                      if has_masks else None,
+                      splits=splits,
                       val_links=_links(archive, LINKS[0]), test_links=_links(archive, LINKS[1]),
                       split_column=choices.split_column, row_name=ids, ignore=ignored,
                       task="regression" if key in TARGETS else "auto", origins=origins,
@@ -158,6 +158,18 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
                       edge_attr=None if edge_attr is None else archive.read(edge_attr),
                       labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets', or "
                                   "label=NAME of another")
+
+
+def _splits(archive: Archive, choices: Choices, num_nodes: int, name: str) -> tuple[Any, tuple[str, ...]]:
+    # The splits, and the names of arrays that hold them otherwise than as masks.
+    if choices.finds_masks and any(mask in archive for mask in MASKS):
+        return tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS), ()
+    if isinstance(choices.splits, str) and choices.splits not in archive:
+        raise DatasetError(f"{archive.path} has no array {choices.splits!r} to take the splits from; it holds "
+                           f"{', '.join(archive.names)}")
+    names = {choices.splits} if isinstance(choices.splits, str) else {
+        key for key in archive.names if split_of_list(key) or key in SPLIT_NAMES}
+    return splits_in({key: archive.read(key) for key in archive.names if key in names}, choices, name)
 
 
 def _of_edges(archive: Archive, choice: str | bool | None, usual: str) -> str | None:

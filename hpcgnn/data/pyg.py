@@ -73,7 +73,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     relation_of = first_of(("edge_type",), held) if choices.relation is None else choices.relation
     relation, names = _found(held, relation_of, (), name), held.get("relation_names")
     features = _found(held, choices.features, FEATURE_NAMES[:1], name)
-    splits, lists = _splits(held, choices, name)
+    splits, lists = splits_in(held, choices, name)
     return GivenGraph(name, source, target, weight, row_name=_found(held, choices.node_ids, (), name),
                       features=None if features is None else as_features(features),
                       labels=_found(held, choices.labels, ("y",), name), splits=splits, relation=relation,
@@ -95,12 +95,12 @@ def _typed_in(data: Any) -> Any:
     return data if is_typed(data) else None
 
 
-def _splits(held: Held, choices: Choices, name: str) -> tuple[Any, tuple[str, ...]]:
-    # The splits, and the keys of those that are no masks: lists of rows, or a dict or words per node under a usual key.
+def splits_in(held: Held, choices: Choices, name: str) -> tuple[Any, tuple[str, ...]]:
+    """Splits, and the keys of those that are no masks: lists of rows, or a dict or words per node under a usual key."""
     if lists := row_lists(held, choices):
         return {split: held[key] for key, split in lists.items()}, tuple(lists)
     if not choices.finds_masks:
-        return _found(held, choices.splits, (), name), ()
+        return _found(held, choices.splits, (), name), (choices.splits,) * isinstance(choices.splits, str)
     key = first_of(("split_idx", *SPLIT_NAMES), held)
     if choices.splits is None and key is not None and not mask_columns(held) and (
             isinstance(held[key], dict) or np.asarray(held[key]).dtype.kind in "UT" or key.startswith("split")):

@@ -24,9 +24,9 @@ def arrays(small_graph):
 
 @pytest.fixture
 def load(tmp_path):
-    def save_and_load(arrays, options=None, compressed=True):
+    def save_and_load(arrays, options=None, compressed=True, settings=""):
         (np.savez_compressed if compressed else np.savez)(tmp_path / "tiny.npz", **arrays)
-        return load_source(f"npz:{tmp_path}/tiny.npz", options or SourceOptions())
+        return load_source(f"npz:{tmp_path}/tiny.npz{settings}", options or SourceOptions())
     return save_and_load
 
 
@@ -93,6 +93,23 @@ def test_an_archive_without_masks_is_split_at_random(arrays, load):
     dataset = load(without)
     assert dataset.train_mask.sum() == 18
     assert "drawn at random with seed 0, as the source has none: 18 train" in dataset.cleaning.read.of("splits")[0]
+
+
+@pytest.mark.parametrize("form", ["lists of rows", "words", "words by name"])
+def test_splits_that_are_no_masks_are_read(arrays, load, split_of, form):
+    expected = split_of(load(arrays))
+    masks = [arrays.pop(f"{word}_mask") for word in ("train", "val", "test")]
+    if form == "lists of rows":
+        arrays |= {f"{word}_idx": np.flatnonzero(mask)
+                   for word, mask in zip(("train", "val", "test"), masks, strict=True)}
+    else:
+        arrays["fold" if form == "words by name" else "split"] = np.select(masks, ["train", "val", "test"], "")
+    settings = ",split=fold" if form == "words by name" else ""
+    dataset = load(arrays, settings=settings)
+    assert split_of(dataset) == expected
+    assert "given by" in dataset.cleaning.read.of("splits")[0]
+    with pytest.raises(DatasetError, match="has no array 'role' to take the splits from; it holds indptr"):
+        load(arrays, settings=",split=role")
 
 
 @pytest.mark.parametrize("key", ["indptr", "indices", "val_mask"])
