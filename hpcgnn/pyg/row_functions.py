@@ -57,6 +57,18 @@ class _BatchNorm(NamedTuple):
     eps: float = 1e-5
 
 
+def _drops_inside(func: Callable, args: tuple, kwargs: dict) -> bool:
+    """Whether an attention or a recurrent layer drops values out by draws of its own."""
+    if func is functional.scaled_dot_product_attention:
+        return kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0) > 0
+    if func is functional.multi_head_attention_forward:
+        return args[10] > 0 and kwargs.get("training", True)
+    if getattr(func, "__name__", "") in ("gru", "lstm", "rnn_tanh", "rnn_relu") and len(args) == 9:
+        dropout, training = args[5:7]
+        return isinstance(dropout, float) and dropout > 0 and training
+    return False
+
+
 class RowFunctions(TorchFunctionMode):
     """Context in which torch functions on nodes return what they would on one process; see the module."""
 
@@ -88,6 +100,10 @@ class RowFunctions(TorchFunctionMode):
         if func in REFUSED_DRAWS and kwargs.get("training", True):
             raise ConfigError(f"the model calls {func.__name__}; its draws would differ with the number of ranks; "
                               "use torch.nn.functional.dropout, which draws by the nodes' ids")
+        if _drops_inside(func, args, kwargs):
+            raise ConfigError(f"the model calls {func.__name__} with dropout, whose draws would differ with the number "
+                              "of ranks; set its dropout to 0, and use torch.nn.functional.dropout before or after it, "
+                              "which draws by the nodes' ids")
         out = func(*args, **kwargs)
         if self._positions and args and id(args[0]) in self._positions and func.__name__ in SAME_ELEMENTS:
             self._positions[id(out)] = out

@@ -162,6 +162,8 @@ class OwnLoss:
         if not isinstance(values, torch.Tensor):
             raise TrainingError(f"the loss gives a {type(values).__name__}; it must give a tensor: one value per row, "
                                 "or one number")
+        if values.numel() == 1 and (len(labels) > 1 or self.kind in ("mean", "sum")):
+            values = values.reshape(())      # as of a weight of shape (1,), from which torch goes back, too
         if values.ndim and values.shape != (len(labels),):
             raise TrainingError(f"the loss gives values of shape {tuple(values.shape)} for {len(labels)} rows; it must "
                                 "give one per row, or their mean")

@@ -170,6 +170,37 @@ class OwnMatrix(Around):
         return self.conv(torch.sparse_coo_tensor(edge_index, ones, (len(x), len(x))) @ x, edge_index)
 
 
+class DropsInside(Around):
+    """A layer that draws by itself, over two tables of rows."""
+
+    def forward(self, x, edge_index):
+        rows = torch.stack([x, 2 * x], dim=1)
+        found = self.beside(rows, rows, rows) if isinstance(self.beside, torch.nn.MultiheadAttention) else (
+            self.beside(rows))
+        return self.conv((found if isinstance(found, torch.Tensor) else found[0])[:, 0], edge_index)
+
+
+def dropping_attention(rows):
+    return torch.nn.functional.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.5)
+
+
+DROP_INSIDE = {
+    "gru": lambda: torch.nn.GRU(6, 6, 2, batch_first=True, dropout=0.5),
+    "lstm": lambda: torch.nn.LSTM(6, 6, 2, batch_first=True, dropout=0.5),
+    "multi_head_attention_forward": lambda: torch.nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True),
+    "scaled_dot_product_attention": lambda: dropping_attention}
+
+
+@pytest.mark.parametrize("name", DROP_INSIDE)
+def test_a_layer_with_dropout_inside_is_refused_by_its_dropout(whole_graph, name):
+    graph = whole_graph(comm=MPI.COMM_SELF).graph
+    model = hpcgnn.distribute(DropsInside(beside=DROP_INSIDE[name]()))
+    with pytest.raises(ConfigError, match=f"the model calls {name} with dropout, whose draws would differ"):
+        model(graph, graph.x)
+    if name != "scaled_dot_product_attention":      # this one is told its probability in evaluation, too
+        model.eval()(graph, graph.x)
+
+
 @pytest.mark.parametrize("make, complaint", [
     (ReadsMask, "ReadsMask's forward reads data.train_mask, which shards do not give it; it gets x, edge_index, n_id"),
     (AddsLoops, "the model reads or changes edge_index itself, by "),

@@ -69,6 +69,9 @@ LOSSES = {
     "a weight for each row": (lambda o, y: (F.cross_entropy(o, y, reduction="none") * torch.linspace(0, 2, N)).mean(),
                               "whole"),
     "root": (lambda o, y: F.mse_loss(o[:, 0], y.float()).sqrt(), "whole"),
+    "a mean of shape (1,)": (lambda o, y: F.cross_entropy(o, y) * torch.full((1,), 0.5) + 0.1, "mean"),
+    "a sum of shape (1, 1)": (lambda o, y: F.cross_entropy(o, y, reduction="sum")[None, None], "sum"),
+    "a root of shape (1,)": (lambda o, y: F.mse_loss(o[:, 0], y.float()).sqrt() * torch.ones(1), "whole"),
 }
 
 
