@@ -561,7 +561,9 @@ def _masks(typed: Typed, known: str, choices: Choices) -> tuple[Masks | None, tu
         keys = tuple(chain(*mask_columns(held).values()))
         splits = masks
     else:
-        key = first_of(typed.usual.splits, held) if choices.finds_masks else choices.splits
+        key = choices.splits
+        if choices.finds_masks:
+            key = first_of((*typed.usual.splits, "split_idx", *SPLIT_NAMES[:2]), held)
         if key is None:
             return None, ()
         if key not in held:

@@ -198,6 +198,13 @@ def test_lists_of_rows_of_a_type_are_its_splits_and_not_its_number_of_nodes():
     given = graph_of(data)
     assert given.num_nodes == 4 and [np.flatnonzero(mask).tolist() for mask in given.splits] == [[0, 2], [1], []]
     assert given.origins.splits == "train_idx, valid_idx of paper" and not given.origins.unused
+    rows = {"train": data["paper"].pop("train_idx"), "valid": data["paper"].pop("valid_idx")}
+    for key, splits in (("split_idx", rows), ("split", ["train", "val", "train", ""])):
+        data["paper"][key] = splits
+        given = graph_of(data)
+        assert [np.flatnonzero(mask).tolist() for mask in given.splits] == [[0, 2], [1], []]
+        assert given.origins.splits == f"{key} of paper" and not given.origins.unused
+        del data["paper"][key]
 
 
 # Edges
