@@ -195,15 +195,17 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
         splits = _attribute(of_nodes, ids, split, name, True)
     left_out, ignored = choices.ignored(held)
     label, feature, split = (choice if isinstance(choice, str) else None for choice in (label, feature, split))
+    listed = {key for choice in (choices.labels, choices.features) if is_name(choice) for key in np.atleast_1d(choice)}
     others = [key for key in held if key not in (label, split) and key not in left_out]
     read_of_edges = {key for found in (weight_key, relation_key, attr_key) for key in
                      found.removeprefix("attribute").removeprefix("s").lstrip().split(", ")}
     origins = Origins(
-        labels=f"attribute {label}" if label else "", features=f"attribute {feature}" if feature else "",
+        labels=f"attribute {label}" if label else "", features=f"attribute {feature}" if feature else (
+            f"attributes {', '.join(choices.features)}" if is_name(choices.features) else ""),
         splits=f"attribute {split}" if split else "masks", others=tuple(map(str, others)),
         relations=relation_key, edge_attr=attr_key, weights=weight_key,
         unused=(*(f"{key} of edges" for key in of_edges if str(key) not in read_of_edges),
-                *(str(key) for key in held if key not in (label, feature, split, *masks))),
+                *(str(key) for key in held if key not in (label, feature, split, *masks, *listed))),
         place=place_beside(label, of_nodes[0]) if choices.labels is None and label else "")
     return GivenGraph(name, source, target, weight, _objects(ids), features=None if features is None
                       else as_features(features, f"{name}: the features"), labels=labels, splits=splits,

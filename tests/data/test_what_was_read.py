@@ -142,6 +142,11 @@ def test_a_name_attribute_of_a_network_is_refused_with_the_other_attributes(tmp_
         hpcgnn.preprocess(graph, out=tmp_path / "g")
     info = hpcgnn.preprocess(graph, out=tmp_path / "g", labels="y")
     assert info.num_classes == 3 and info.what_was_read.of("unused") == ("label",)
+    for node in graph:
+        graph.nodes[node].update(age=float(node), size=1.0)
+    read = hpcgnn.preprocess(graph, out=tmp_path / "g", labels="y", features=["age", "size"],
+                             overwrite=True).what_was_read
+    assert read.of("unused") == ("label",) and "attributes age, size" in read.of("features")[0]
 
 
 @pytest.mark.parametrize("split, column", [(3, 3), (0, 0)])
