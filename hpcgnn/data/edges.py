@@ -228,8 +228,9 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     if has_header and header and all(map(is_whole_number, header)):
         dubious += (f"the first line of {path.name}, {','.join(header)}, was taken as its header, as asked; without "
                     "header=true it is an edge",)
-    if header is has_header is known is None and isinstance(source, pa.Array) and len(source) > 2 and (
-            all(_num_of(source, word) + _num_of(target, word) == 1 for word in table.first[first:first + 2])):
+    is_guessed = header is None and has_header is None and known is None
+    if is_guessed and isinstance(source, pa.Array) and len(source) > 2 and all(
+            _num_of(source, word) + _num_of(target, word) == 1 for word in table.first[first:first + 2]):
         dubious += (f"only the first line of {path.name} has the nodes {table.first[first]} and "
                     f"{table.first[first + 1]}; header=true if it names the columns, header=false if it is an edge",)
     if header is None and table.first == ("0", "1", "2"):

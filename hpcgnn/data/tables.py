@@ -147,8 +147,11 @@ def first_of(names: Iterable[str], held: Iterable[str]) -> str | None:
     return next((by_lower[name] for name in names if name in by_lower), None)
 
 
-SOURCE_NAMES = ("source", "src", "from", "u", "source_id", "node1", "head")
-TARGET_NAMES = ("target", "dst", "to", "v", "target_id", "node2", "tail", "destination", "dest")
+SOURCE_NAMES = ("source", "src", "from", "u", "source_id", "node1", "head", "src_id", "source_node", "from_node",
+                "from_id", "fromnodeid", "start_id", "start_node", ":start_id", "_start", "sender", "citing", "subject")
+TARGET_NAMES = ("target", "dst", "to", "v", "target_id", "node2", "tail", "destination", "dest", "dst_id",
+                "target_node", "to_node", "to_id", "tonodeid", "end_id", "end_node", ":end_id", "_end", "receiver",
+                "cited", "object")
 WEIGHT_NAMES = ("weight", "edge_weight", "w")
 RELATION_NAMES = ("relation", "edge_type", "predicate")
 ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
@@ -226,10 +229,11 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     origins = replace(origins, dubious=_both_ways(edges, unused))
     skipped = tuple(f"column {column!r} of edges, {AN_INDEX}" for column in unused if column in index)
     unused = [column for column in unused if column not in index]
-    remarks = ()
+    is_placed = choices.source is choices.target is None and first_of(SOURCE_NAMES, edges) is None
+    remarks = (f"edges lead from column {source_column!r} to column {target_column!r}, in their order",) * is_placed
     if choices.nodes is None:
         origins = replace(origins, skipped=skipped, unused=tuple(f"{column} of edges" for column in unused))
-        return replace(_without_nodes(source, target, weight, choices, name, origins), **of_edges)
+        return replace(_without_nodes(source, target, weight, choices, name, origins), remarks=remarks, **of_edges)
     nodes = columns_of(choices.nodes, "nodes")
     left_out, ignored = choices.ignored([*nodes, *edges])
     ids, id_column = pick(nodes, choices.node_ids, ID_NAMES, "nodes")

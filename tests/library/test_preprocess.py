@@ -293,6 +293,20 @@ def test_columns_can_be_named_or_placed_and_the_rest_left_out(made, known):
     assert_same(folder, known)
 
 
+@pytest.mark.parametrize("names", ["src_id dst_id", "source_node target_node", ":START_ID :END_ID", "citing cited",
+                                   "Sender Receiver", "a b"])
+def test_ends_are_found_by_their_names_in_either_order(made, known, names):
+    """Two columns without usual names lead from the first to the second, and it is said."""
+    edges, nodes = pandas_tables(known)
+    source, target = names.split()
+    edges = edges.rename(columns={"src": source, "dst": target})
+    assert_same(made(edges[[source, target]], nodes=nodes), known, has_weights=False)
+    said = "in their order" in str(read_graph_info(made(edges[[source, target]], nodes=nodes, overwrite=True)).cleaning)
+    assert said == (names == "a b")
+    if names != "a b":
+        assert_same(made(edges[["weight", target, source]], nodes=nodes, overwrite=True), known)
+
+
 def test_pandas_missing_values_and_categories_are_read(made, known):
     edges, nodes = pandas_tables(known)
     nodes["label"] = nodes["label"].astype("category")
