@@ -227,7 +227,7 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     # choose, so all parts agree on them.
     place = rows[target] + rows[source]
     if graph.edge_weight is not None:
-        weight = (0.5 + place % 101 / 101).astype(np.float32)
+        weight = (0.5 + 37 * place % 101 / 101).astype(np.float32)      # in no order, which a sort would keep
         of_edges = {"edge_weight": weight, "weighted_degree": np.bincount(target, weight).astype(np.float32)}
     for name, values in (("edge_type", graph.rows.edge_type), ("edge_attr", graph.rows.edge_attr)):
         if values is not None:
