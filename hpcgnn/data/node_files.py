@@ -125,6 +125,12 @@ def read_ids(path: Path) -> Ids:
     return NodeRows(checked_ids(read_columns(table, [INTEGER])[0], path), str(path)).ids
 
 
+def names_ids(path: Path) -> bool:
+    """Whether the header of a text file says that its first column holds ids."""
+    table = None if path.suffix == ".npy" else TextTable(path)
+    return table is not None and table.header is not None and _shows_ids(table)
+
+
 def _shows_ids(table: TextTable) -> bool:
     # The first column holds ids if the header names it so, if the header names the only other column as a value of
     # nodes (label, split, ...), or if the first row has a text there; without a header, anywhere.

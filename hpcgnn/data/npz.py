@@ -21,7 +21,8 @@ from hpcgnn.data.assemble import refuse_given_labels
 from hpcgnn.data.dataset import NO_WEIGHTS, GraphDataset, Origins
 from hpcgnn.data.features import Features
 from hpcgnn.data.given import GivenGraph, finish_dataset, read_relation_names
-from hpcgnn.data.node_files import read_node_file
+from hpcgnn.data.ids import NodeRows
+from hpcgnn.data.node_files import NodeFile, names_ids, read_node_file, rows_of
 from hpcgnn.data.objects import graph_of_matrix
 from hpcgnn.data.options import NOTHING, SourceOptions, split_path
 from hpcgnn.data.pyg import graph_of_data, splits_in
@@ -38,7 +39,10 @@ def is_matrix(archive: Archive) -> bool:
 
 
 def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) -> GivenGraph:
-    """Read the matrix and the files of labels, features and splits that `settings` name, row k for node k."""
+    """Read the matrix and the files of labels, features and splits that `settings` name.
+
+    Row k of a file is of node k, unless its header says that the first column holds ids: then it is of that node.
+    """
     try:
         matrix = scipy.sparse.load_npz(path)
         if hasattr(matrix, "check_format"):
@@ -56,7 +60,7 @@ def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) ->
     if settings.get("weight", NOTHING) != NOTHING:
         raise DatasetError(f"npz:{path} has weight={settings['weight']}; the values of a matrix are its weights: leave "
                            "it out, or write weight=none for none")
-    files = {key: read_node_file(Path(settings[key]), dtype, options, has_ids=False)
+    files = {key: _read_rows(Path(settings[key]), dtype, options, matrix.shape[0])
              for key, dtype in (("labels", np.float64), ("features", np.float32), ("splits", np.float64))
              if key in settings and (key != "features" or options.feature_kind != "structural")}
     choices = Choices.of(settings, rows=rows or "sources", **{key: file.values for key, file in files.items()})
@@ -65,6 +69,14 @@ def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) ->
     remarks += (f"rows of the matrix were taken as {rows}",) if rows else ()
     origins = replace(given.origins, **{key: file.path.name for key, file in files.items()})
     return replace(given, remarks=remarks, origins=origins, labels_hint=",labels=FILE, one row per node")
+
+
+def _read_rows(path: Path, dtype: type, options: SourceOptions, num_rows: int) -> NodeFile:
+    file = read_node_file(path, dtype, options, has_ids=names_ids(path))
+    if file.ids is None:
+        return file
+    rows = NodeRows(np.arange(num_rows), f"the matrix beside {path.name}")
+    return replace(file, ids=None, values=rows_of(file, rows, is_complete=dtype is np.float32))
 
 
 MASKS = ("train_mask", "val_mask", "test_mask")

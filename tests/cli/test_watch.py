@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
@@ -43,7 +43,7 @@ def finish(folder):
 def lock(folder, **changes):
     """A lock of a process that is not this one."""
     holder = replace(Holder.of_this_process(), **changes)
-    (folder / "run.lock").write_text(seal_json(json.dumps(holder.values())))
+    (folder / "run.lock").write_text(seal_json(json.dumps(asdict(holder))))
 
 
 def test_the_state_follows_lock_and_summary(folder):

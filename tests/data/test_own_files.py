@@ -108,6 +108,21 @@ def test_a_matrix_of_save_npz_is_read_in_the_direction_that_is_said(shards, plai
     assert_same(shards(f"npz:{tmp_path}/a,b.npz,rows={rows},{beside}"), plain)
 
 
+def test_files_beside_a_matrix_may_name_its_rows(shards, plain, tmp_path):
+    u, v = np.array(plain.ends()).T
+    scipy.sparse.save_npz(tmp_path / "a.npz", scipy.sparse.csr_matrix((plain.weights(), (u, v)), shape=(14, 14)))
+    columns = {"labels": ("label", [[label] for label in plain.labels.values()]), "features": ("f,g,h", plain.matrix()),
+               "splits": ("split", [[word or "none"] for word in plain.split.values()])}
+    for name, (header, values) in columns.items():
+        rows = [[row, *found] for row, found in enumerate(values)]
+        write(tmp_path / f"{name}.csv", [["id", *header.split(",")], *rows[9:], *rows[:9]])
+    beside = ",".join(f"{name}={tmp_path}/{name}.csv" for name in columns)
+    assert_same(shards(f"npz:{tmp_path}/a.npz,rows=sources,{beside}"), plain)
+    write(tmp_path / "labels.csv", [["id", "label"], [14, 0]])
+    with pytest.raises(DatasetError, match=r"has a row of labels\.csv that refers to node 14, which does not exist"):
+        load_source(f"npz:{tmp_path}/a.npz,rows=sources,labels={tmp_path}/labels.csv", SourceOptions())
+
+
 def test_a_matrix_that_is_not_symmetric_needs_a_direction(plain, tmp_path):
     u, v = np.array(plain.ends()).T
     matrix = scipy.sparse.csr_matrix((plain.weights(), (u, v)), shape=(14, 14))

@@ -141,8 +141,9 @@ def test_the_ten_lines_of_the_documentation_run():
 
 
 def test_the_page_on_bits_shows_the_lines_that_run():
-    page = Path(__file__).resolve().parents[2] / "docs" / "bits.md"
-    shown = page.read_text().partition("```python\n")[2].partition("```")[0].splitlines()
+    page = Path(__file__).resolve().parents[2] / "docs" / "low-bit.md"
+    of_bits = page.read_text().partition("## Bits as tensors\n")[2]
+    shown = of_bits.partition("```python\n")[2].partition("```")[0].splitlines()
     ran = [example.source.rstrip("\n") for example in doctest.DocTestFinder().find(hpcgnn.lowbit)[0].examples]
     assert len(shown) > 5 and set(shown) <= set(ran)
 

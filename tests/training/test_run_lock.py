@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -54,7 +54,7 @@ def patience(monkeypatch):
 def leave(folder, holder):
     """A lock that nobody touches any more."""
     folder.mkdir(exist_ok=True)
-    (folder / "run.lock").write_text(seal_json(json.dumps(holder.values())) + "\n")
+    (folder / "run.lock").write_text(seal_json(json.dumps(asdict(holder))) + "\n")
 
 
 def names(folder):
@@ -173,7 +173,7 @@ def test_of_many_that_race_for_a_stale_lock_one_wins(tmp_path, claims):
     leave(folder, heir)
     for _ in range(claims):
         dead = replace(Holder.of_this_process(), pid=2 ** 30)
-        (folder / f"run.lock.after-{heir.token}").write_text(seal_json(json.dumps(dead.values())) + "\n")
+        (folder / f"run.lock.after-{heir.token}").write_text(seal_json(json.dumps(asdict(dead))) + "\n")
         heir = dead
     racers = [hold(folder, tmp_path / "go") for _ in range(6)]
     time.sleep(1.0)
