@@ -92,7 +92,7 @@ class Activation:
         return out, (rows, moments)
 
     def part(self, start: int, stop: int, node_id: np.ndarray) -> Activation:
-        if start == 0 and self.num_back <= stop and (self.node_id is None or len(node_id) == len(self.node_id)):
+        if node_id is self.node_id:      # of all rows
             return self
         return replace(self, node_id=None if self.node_id is None else node_id,
                        num_back=min(max(self.num_back - start, 0), stop - start))
