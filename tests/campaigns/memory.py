@@ -9,6 +9,7 @@ import pkgutil
 import random
 import resource
 import shutil
+import sys
 from pathlib import Path
 
 import mpi4py
@@ -36,6 +37,9 @@ class Memory:
         kernels = (f"hpcgnn._ext.{module.name}" for module in pkgutil.iter_modules(hpcgnn._ext.__path__))
         for name in (*MODULES, *kernels):
             importlib.import_module(name)
+        for command in COMMANDS:
+            for name in self._loaded_by(command):
+                importlib.import_module(name)
 
     def try_case(self, number: int) -> str | None:
         """Run a command within so many bytes."""
@@ -49,6 +53,21 @@ class Memory:
         if fault is None and status != 0:
             fault = self._workplace.what_is_lost(command)
         return None if fault is None else f"{command} with {num_bytes:,} bytes: {fault}"
+
+    def _loaded_by(self, command: str) -> list[str]:
+        """The modules that a command loads when it runs without a limit."""
+        self._workplace.renew()
+        names = self._workplace.place / "modules"
+
+        def run() -> int:
+            status = start(self._workplace.command(command))
+            names.write_text("\n".join(name for name in sys.modules if name.startswith(("hpcgnn.", "torch."))))
+            return status
+
+        status, said = run_forked(run, self._workplace.place, CASE_SECONDS)
+        if status != 0:
+            raise AssertionError(f"{command} without a limit ended with {status}: {said}")
+        return names.read_text().split()
 
     def close(self) -> None:
         shutil.rmtree(self._workplace.place, ignore_errors=True)
