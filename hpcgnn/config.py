@@ -180,6 +180,10 @@ class TrainConfig:
     asked_label: int = setting(-1, "Label of the nodes that a training asks for their links' other ends, such as users "
                                "that are asked for items; -1 asks all nodes.", low=-1, tasks=(LINKS,),
                                group=LINK_TRAINING, flag="none")
+    asked_relation: str = setting("", "Relation, such as user__rates__item, whose links alone a training learns and "
+                                  "scores, while edges of all relations carry messages. With --symmetrize its reverse "
+                                  "is asked, too. Without a name all relations are.", tasks=(LINKS,),
+                                  group=LINK_TRAINING, flag="none")
     candidates: str = setting("auto", "Nodes among which a link's end is searched for, and drawn: all, those of its "
                               "own type (type), or those with its own label (label), such as the items of a shop's "
                               "users. auto is type in a graph with types of nodes, else all.",

@@ -251,6 +251,7 @@ class GivenGraph:
     type_columns : tuple of int      columns of features of each type, side by side; empty if types share columns
     relation_columns : tuple of int  columns of edge_attr of each relation, see `GraphDataset`
     time : (num_edges,) column, the time of each edge, by which links are held out; or None
+    is_timed : (num_edges,) bool, the edges that `time` is of, only these are held out; or None: all
     val_links, test_links : held-out links, of each what `links_of` takes, with ids as edges have them; or None
     ignore : tuple or None           labels that mean "unknown"; None: only NaN does
     is_symmetric : bool              each edge is listed once and holds both ways
@@ -278,6 +279,7 @@ class GivenGraph:
     type_columns: tuple[int, ...] = ()
     relation_columns: tuple[int, ...] = ()
     time: Any = None
+    is_timed: np.ndarray | None = None
     val_links: Any = None
     test_links: Any = None
     split_column: int | None = None
@@ -312,7 +314,8 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     if given.time is not None:
         if held_out is not None or options.val_links is not None or options.test_links is not None:
             raise DatasetError(f"{given.name} has held-out links of its own; leave out the times of edges")
-        ends = [np.asarray(column) for column in (source, target, given.relation) if column is not None]
+        timed = slice(None) if given.is_timed is None else given.is_timed
+        ends = [np.asarray(column)[timed] for column in (source, target, given.relation) if column is not None]
         held_out, remark = last_links(graph, np.column_stack(ends), as_times(
             given.time, f"{given.name}: the times of edges"), options.hold_out, given.name)
         graph, options = graph.with_remarks((remark,)), replace(options, hold_out=(0.0, 0.0))

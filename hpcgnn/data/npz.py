@@ -82,7 +82,7 @@ def _read_rows(path: Path, dtype: type, options: SourceOptions, num_rows: int) -
 MASKS = ("train_mask", "val_mask", "test_mask")
 WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
 FEATURES = ("features", "feat_indptr", "feat_indices", "feat_data")
-SETTINGS = ("label", "weight", "relation", "edge_features", "split", "ignore")     # for an archive of arrays
+SETTINGS = ("label", "weight", "relation", "edge_features", "time", "split", "ignore")     # for an archive of arrays
 LINKS = ("val_links", "test_links")
 EDGES, PYG_FEATURES, PYG_LABELS = "edge_index", "x", "y"
 RELATION_NAMES = "relation_names"
@@ -105,6 +105,9 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
                 return finish_dataset(_of_edge_index(archive, path.stem, choices, options), options)
             given = (graph_of_archive(archive, choices, path.stem, options.feature_kind != "structural")
                      if is_typed_archive(archive) else _given(archive, path, choices, options))
+            if choices.edge_time and given.time is None:
+                raise DatasetError(f"{path} has its edges in rows, which have no times, so time= has no effect; leave "
+                                   "it out, or write edge_index and the times")
         return finish_dataset(given, options)
 
 

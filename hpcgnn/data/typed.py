@@ -31,6 +31,7 @@ from hpcgnn.data.columns import Ids, Words, as_features, as_ids, as_labels, as_n
 from hpcgnn.data.dataset import NO_WEIGHTS, Origins
 from hpcgnn.data.features import Features
 from hpcgnn.data.given import GivenGraph, read_splits
+from hpcgnn.data.hold_out import as_times
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.tables import (
     FEATURE_NAMES,
@@ -235,7 +236,7 @@ def _nodes_in(columns: Table, known: str, choices: Choices, name: str) -> Nodes:
 COUNT, EDGES, FEATURES, TARGET, LABELS = "num_", "edge_", "feat_", "target", "labels"
 SPLITS = ("train", "val", "test")
 CSR = ("indptr", "indices", "data", "columns")
-OF_EDGES, LINKS = ("edge_weight", "edge_attr"), ("val_links", "test_links")
+OF_EDGES, LINKS = ("edge_weight", "edge_attr", "edge_time"), ("val_links", "test_links")
 
 
 def is_typed_archive(archive: Archive) -> bool:
@@ -275,7 +276,7 @@ def _links_in(archive: Archive, typed: Typed, key: str, has_relations: bool) -> 
 
 def graph_of_archive(archive: Archive, choices: Choices, name: str, is_featured: bool) -> GivenGraph:
     """Return the graph of an archive with arrays num_TYPE, edge_A__B, feat_TYPE, target, labels and train_K, and with
-    edge_weight_A__B, edge_attr_A__B, val_links_A__B and test_links_A__B.
+    edge_weight_A__B, edge_attr_A__B, edge_time_A__B, val_links_A__B and test_links_A__B.
 
     Parameters
     ----------
@@ -352,6 +353,7 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
     source, target = _ends(typed, start, num_nodes)
     weight, of_weights = _weights(typed, choices.edge_weight)
     edge_attr, of_attributes, relation_columns = _attributes(typed, choices.edge_attr)
+    time, is_timed = _times(typed, choices.edge_time)
     features, of_features, shown, columns = _features(typed, choices.features)
     labeled = _labels_of(typed, choices.labels)
     labels, splits, used, of_splits = None, None, [*of_features], ()
@@ -365,7 +367,7 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
     rest = [".".join(column) for column in _columns(types) if column not in used]
     left_out, ignored = choices.ignored(rest)
     of_edges = [f"{kind}.{key}" for kind in kinds for key in kind.held
-                if key not in (*of_weights, *of_attributes, "edge_index", "adj_t")]
+                if key not in (*of_weights, *of_attributes, choices.edge_time, "edge_index", "adj_t")]
     split = "" if choices.split_column is None else f", split {choices.split_column}"
     origins = Origins(
         weights=NO_WEIGHTS if choices.edge_weight is False else ", ".join(of_weights), features=shown,
@@ -374,11 +376,12 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
         splits="" if labeled is None else f"{', '.join(of_splits)} of {labeled[0]}{split}",
         unused=(*rest, *of_edges, *typed.unused), others=tuple(column for column in rest if column not in left_out))
     has_relations = len(kinds) > 1 and choices.relation is not False
+    relation = np.repeat(np.arange(len(kinds), dtype=np.int32), list(map(_num_edges, kinds)))
     return GivenGraph(
         name, source, target, weight, row_name=_names(typed, choices.node_ids), num_nodes=num_nodes,
-        features=features, labels=labels, splits=splits, ignore=ignored, edge_attr=edge_attr,
-        relation=np.repeat(np.arange(len(kinds), dtype=np.int32), [len(kind.ends[0]) for kind in kinds])
-        if has_relations else None, relation_names=tuple(map(str, kinds)) if has_relations else (),
+        features=features, labels=labels, splits=splits, ignore=ignored, edge_attr=edge_attr, time=time,
+        is_timed=is_timed, relation=relation if has_relations else None,
+        relation_names=tuple(map(str, kinds)) if has_relations else (),
         node_types=tuple((known, nodes.count) for known, nodes in types.items()), type_columns=columns,
         relation_columns=relation_columns if has_relations else (), origins=origins,
         labels_hint="labels=TYPE or labels=TYPE.COLUMN (label= in a command)")
@@ -393,10 +396,7 @@ def _check(typed: Typed, choices: Choices) -> None:
     if choices.relation:
         raise DatasetError(f"{name} has kinds of edges, which are its relations; leave out relation=, or pass "
                            "relation=False to drop them")
-    if choices.edge_time is not None and choices.edge_time is not False:
-        raise DatasetError(f"{name} has types of nodes, and times of edges are read in graphs of one type; leave out "
-                           "time= (edge_time=), or hold out the last links as val_links and test_links")
-    for what in ("features", "labels", "splits", "node_ids", "edge_weight", "edge_attr"):
+    for what in ("features", "labels", "splits", "node_ids", "edge_weight", "edge_attr", "edge_time"):
         choice = getattr(choices, what)
         if not (choice is None or isinstance(choice, str | int)):
             raise DatasetError(f"{name} has types of nodes, and {what}= is a {type(choice).__name__}; put it into the "
@@ -476,6 +476,24 @@ def _attributes(typed: Typed, choice: Any) -> tuple[np.ndarray | None, tuple[str
             found[row:row + len(part), column:column + width] = part
         row, column = row + _num_edges(kind), 0 if is_shared else column + width
     return found, tuple(dict.fromkeys(key for key in keys if key)), () if len(set(widths)) == 1 else tuple(widths)
+
+
+def _times(typed: Typed, choice: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    # The times of the edges of those kinds that have any, and which edges these are.
+    if choice is None or choice is False:
+        return None, None
+    timed = [kind for kind in typed.kinds if choice in kind.held]
+    if not timed:
+        raise DatasetError(f"{typed.name} has no kind of edge with {choice!r} to take times from")
+    parts = [as_times(kind.held[choice], f"{typed.name}: the times of edges {kind}") for kind in timed]
+    for kind, part in zip(timed, parts, strict=True):
+        if part.shape != (_num_edges(kind),):
+            raise DatasetError(f"{typed.name} has times of shape {part.shape} for {_num_edges(kind)} edges {kind}; "
+                               "expected one each")
+        if part.dtype.kind != parts[0].dtype.kind:
+            raise DatasetError(f"{typed.name} has times of {timed[0]} as {parts[0].dtype} and of {kind} as "
+                               f"{part.dtype}, which can't be compared exactly; give both in one type")
+    return np.concatenate(parts), np.repeat([kind in timed for kind in typed.kinds], list(map(_num_edges, typed.kinds)))
 
 
 def _numbers_of(typed: Typed, kind: Kind, values: Any, what: str) -> np.ndarray:

@@ -63,20 +63,19 @@ class LinkTask:
         rows = {split: torch.arange(part.num_inner if split == "train" else 0, device=device) for split in SPLITS}
         is_asked = together(comm, lambda: self._asked_rows(part, about))
         together(comm, lambda: self._check_steps(holds_both_ways or all(about)))
-        num_asked = info.num_edges * sum(about)
-        if is_asked is not None:
-            num_asked = comm.allreduce(int(np.diff(part.indptr)[is_asked].sum()))
-            together(comm, lambda: self._check_asked(num_asked))
+        learned = together(comm, lambda: self._learned(part))
+        num_asked, num_val, num_test = comm.allreduce(_num_links(learned, is_asked)).tolist()
+        together(comm, lambda: self._check_asked(num_asked))
         return LinkObjective(
             torch.from_numpy(labels).to(device), rows,
-            {"train": info.num_edges, "val": info.num_val_links, "test": info.num_test_links}, LINKS, _no_loss, comm,
+            {"train": info.num_edges, "val": num_val, "test": num_test}, LINKS, _no_loss, comm,
             torch.from_numpy(part.inner_id.astype(np.int64)).to(device), {},
-            {"train": float(num_asked), "val": 1.0, "test": 1.0},
-            questions=questions_of(comm, part, is_symmetric, config.ask, relations),
-            num_drawn=self._num_drawn(comm, part, of_rows, about, is_asked),
+            {"train": float(num_asked * sum(about)), "val": 1.0, "test": 1.0},
+            questions=questions_of(comm, part, is_symmetric, config.ask, relations, learned.held_out),
+            num_drawn=self._num_drawn(comm, learned, of_rows, about, is_asked),
             kind=config.link_loss, adversarial_temperature=config.adversarial_temperature, n3=config.n3,
             share=config.link_share, num_of_class=tuple(counts.tolist()),
-            links=LearnedLinks(part.indptr, part.indices, part.edge_type, relations,
+            links=LearnedLinks(learned.indptr, learned.indices, learned.edge_type, relations,
                                part.node_id.astype(np.int64, copy=False), of_rows, about, is_asked))
 
     def finish_model(self, comm: MPI.Comm, model: nn.Module, graph: LocalGraph) -> None:
@@ -164,6 +163,22 @@ class LinkTask:
                                 "directed; use ask=targets, or give it reverses by --symmetrize")
         return self._labels(part, f"asked_label {label}", "asked_label=-1") == label
 
+    def _learned(self, part: Partition) -> Partition:
+        """The part with those edges and held-out links alone that are learned and scored."""
+        asked, names = self._config.asked_relation, self._info.relation_names
+        if not asked:
+            return part
+        if asked not in names or part.edge_type is None:
+            raise TrainingError(f"asked_relation is {asked!r}, and {self._info.name} has " + (
+                f"no such relation; it has {', '.join(names[:6])}{', ..' if len(names) > 6 else ''}" if names else
+                "no relations; leave it out"))
+        number = np.array([names.index(asked)])
+        number = np.append(number, self._relations.reverse(number)) if self._relations.has_reverses else number
+        kept = np.isin(part.edge_type, number)
+        return replace(part, indptr=np.concatenate([[0], np.cumsum(kept)])[part.indptr], indices=part.indices[kept],
+                       edge_type=part.edge_type[kept], edge_weight=None, edge_attr=None, held_out=None
+                       if part.held_out is None else part.held_out[np.isin(part.held_out[:, 3], number)])
+
     def _with_halo(self, comm: MPI.Comm, part: Partition, labels: np.ndarray) -> np.ndarray:
         """Collective: the classes of inner and halo rows, (num_rows,) int64."""
         if self._candidates == BY_TYPE:
@@ -183,9 +198,13 @@ class LinkTask:
                             f"nodes that are asked, and some ends of links never are; use {remedy}, or steps=1")
 
     def _check_asked(self, num_asked: int) -> None:
+        config, name = self._config, self._info.name
+        if not num_asked and config.asked_label >= 0:
+            raise TrainingError(f"asked_label is {config.asked_label}, and no node of {name} with this label has a "
+                                "link; choose another label")
         if not num_asked:
-            raise TrainingError(f"asked_label is {self._config.asked_label}, and no node of {self._info.name} with "
-                                "this label has a link; choose another label")
+            raise TrainingError(f"asked_relation is {config.asked_relation}, and {name} has no edge of it to learn; "
+                                "hold out fewer, or choose another relation")
 
     def _labels(self, part: Partition, setting: str, remedy: str) -> np.ndarray:
         if self._info.task != CLASSES or self._info.num_classes > MOST_LABELS:
@@ -196,6 +215,14 @@ class LinkTask:
             raise TrainingError(f"{setting} needs a label for every node, and {self._info.name} lacks some; "
                                 f"label all nodes, or use {remedy}")
         return part.labels
+
+
+def _num_links(part: Partition, is_asked: np.ndarray | None) -> np.ndarray:
+    """This rank's asked edges, and its nodes' held-out links for validation and for test, (3,)."""
+    held = np.empty((0, 3), np.int64) if part.held_out is None else part.held_out
+    degree = np.diff(part.indptr)
+    num_held = np.bincount(held[np.isin(held[:, 0], part.inner_id), 2], minlength=3)
+    return np.array([degree.sum() if is_asked is None else degree[is_asked].sum(), *num_held[1:]])
 
 
 def _shapes(module: nn.Module) -> dict[str, torch.Size]:

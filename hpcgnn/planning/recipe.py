@@ -24,7 +24,7 @@ WITHOUT_COST = ("epochs", "lr", "optimizer", "clip_norm", "schedule", "warmup", 
                 "descent_window", "descent_smoothing", "period", "group_size", "solver", "lam", "solver_seconds",
                 "staleness", "skip_change", "pipeline", "exchange", "quantize_bits", "target_kb", "size_weight",
                 "quantize_lr", "quantize_gradient", "protect", "link_loss", "adversarial_temperature", "n3", "ask",
-                "asked_label", "scratch")
+                "asked_label", "asked_relation", "scratch")
 # What a model may have within a limit of memory: other models make tables in an order that a plan does not replay.
 WITHIN_A_LIMIT = {"model": tuple(LINEAR), "steps": ("1",), "quantize": ("none",), "store_activations": (32,),
                   "residual": (False,), "rematerialize": (False,), "node_embedding": (0,), "task": (NODES,)}

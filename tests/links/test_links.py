@@ -237,9 +237,64 @@ def test_times_of_a_graph_that_is_read_without_them_are_refused():
     matrix = scipy.sparse.coo_matrix((np.ones(2), ([0, 1], [1, 2])), (3, 3))
     with pytest.raises(DatasetError, match="edge_time= has no effect on a matrix"):
         given_graph(matrix, Choices(edge_time=[1, 2]))
-    typed = {"a": {"x": np.eye(2)}, ("a", "to", "a"): {"edge_index": np.array([[0], [1]]), "when": [3]}}
-    with pytest.raises(DatasetError, match="times of edges are read in graphs of one type"):
-        given_graph(typed, Choices(edge_time="when"))
+
+
+def typed_with_times(rng) -> dict:
+    """Users rate items at times, and items have reverses; follows have other times; likes have none."""
+    ends = {"rates": rng.integers(0, (6, 5), (40, 2)).T, "follows": rng.integers(0, 6, (2, 30)),
+            "likes": rng.integers(0, (6, 5), (10, 2)).T}
+    to = {"rates": "item", "follows": "user", "likes": "item"}
+    edges = {("user", name, to[name]): {"edge_index": pairs} for name, pairs in ends.items()}
+    for name in ("rates", "follows"):
+        edges["user", name, to[name]]["when"] = rng.integers(0, 50, ends[name].shape[1])
+    return {"user": {"x": np.eye(6)}, "item": {"x": np.eye(5)}} | edges | {
+        ("item", "rated_by", "user"): {"edge_index": ends["rates"][::-1]}}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_graph_with_types_holds_out_the_last_links_of_kinds_that_have_times(seed, tmp_path):
+    """As a loop over them does; reverses leave, too; the same from an archive."""
+    data = typed_with_times(np.random.default_rng(seed))
+    kinds = [key for key in data if isinstance(key, tuple)]
+    first, every = {}, {number: set() for number in range(4)}
+    for number, key in enumerate(kinds):
+        start, end = (6 * (kind == "item") for kind in key[::2])
+        pairs = [(int(u) + start, int(v) + end) for u, v in data[key]["edge_index"].T]
+        every[number] |= {(u, v) for u, v in pairs if u != v}
+        for (u, v), time in zip(pairs, data[key].get("when", ()), strict="when" in data[key]):
+            if u != v:
+                first[u, number, v] = min(first.get((u, number, v), 99), int(time))
+    shares, held, rest = (0.1, 0.2), [], sorted(first.values())
+    for share, split in zip(shares[::-1], (TEST, VALIDATION), strict=True):
+        count = round(share * len(first))
+        begin = next(time for time in rest[::-1] if sum(other >= time for other in rest) <= count and not any(
+            sum(other >= earlier for other in rest) <= count for earlier in rest if earlier < time))
+        held += [[u, v, split, number] for (u, number, v), time in first.items() if begin <= time <= rest[-1]]
+        rest = [time for time in rest if time < begin]
+    gone = {(u, number, v) for u, v, _, number in held} | {(v, 3, u) for u, v, _, number in held if number == 0}
+    dataset = made(data, shares, edge_time="when")
+    assert dataset.held_out.tolist() == sorted(held)
+    target = np.repeat(np.arange(11), np.diff(dataset.indptr))
+    assert set(zip(dataset.indices.tolist(), dataset.edge_type.tolist(), target.tolist(), strict=True)) == {
+        (u, number, v) for number, pairs in every.items() for u, v in pairs} - gone
+    arrays = {"num_user": 6, "num_item": 5} | {f"edge_{'__'.join(key)}": data[key]["edge_index"] for key in kinds}
+    arrays |= {f"edge_time_{'__'.join(key)}": data[key]["when"] for key in kinds if "when" in data[key]}
+    np.savez(tmp_path / "g.npz", **arrays)
+    options = SourceOptions(hold_out=shares, feature_kind="structural")
+    assert load_source(f"npz:{tmp_path}/g.npz,time=edge_time", options).held_out.tolist() == sorted(held)
+
+
+@pytest.mark.parametrize("when, sentence", [
+    ({"rates": [1, 2, 3]}, r"times of shape \(3,\) for 40 edges user__rates__item; expected one each"),
+    ({"rates": np.arange(40), "follows": np.arange(30) / 2}, "times of user__rates__item as int64 and of user__"),
+    ({}, "no kind of edge with 'when' to take times from")])
+def test_times_of_kinds_that_can_t_be_compared_are_refused(when, sentence):
+    data = typed_with_times(np.random.default_rng(0))
+    for key, store in data.items():
+        store.pop("when", None)
+        store.update({"when": when[key[1]]} if key[1] in when else {})
+    with pytest.raises(DatasetError, match=sentence):
+        given_graph(data, Choices(edge_time="when"))
 
 
 def test_a_table_of_links_names_its_columns(tmp_path):

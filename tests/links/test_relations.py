@@ -359,6 +359,47 @@ def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatc
     assert session.objective.mean_rows["train"] == dataset.num_edges * (1 if symmetrize else 2)
 
 
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("symmetrize", [True, False], ids=["reverses", "directed"])
+def test_one_relation_is_learned_and_scored_while_all_carry_messages(shared_path, symmetrize):
+    dataset = typed_graph(symmetrize)
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    session = Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, model="sage", decoder="distmult",
+                                                        asked_relation=RELATIONS[1], n3=N3, epoch_rows="all"))
+    assert COMM.allreduce(len(session.graph.arcs[1])) == dataset.num_edges
+    kept = np.isin(dataset.edge_type, (1, 4))
+    of_one = replace(dataset, indptr=np.append(0, np.cumsum(kept))[dataset.indptr], indices=dataset.indices[kept],
+                     edge_type=dataset.edge_type[kept])
+    random, inner = np.random.default_rng(1), session.graph.node_id[:session.graph.num_inner]
+    rows = torch.from_numpy(random.integers(-2, 3, (dataset.num_nodes, DIM)).astype(np.float32) / 2)
+    weight = random.integers(-2, 3, (len(dataset.relation_names), DIM)).astype(np.float32)
+    objective = replace(session.objective, decoder=decoder_of("distmult", len(weight), weight))
+    session.graph.begin_forward(3, 2, is_training=True)
+    loss = COMM.allreduce(objective.loss_sum(rows[inner], "train", session.graph).item())
+    expected = expected_loss(of_one, rows, torch.from_numpy(weight), None, "distmult", "softmax", symmetrize, 3, 2)
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert objective.mean_rows["train"] == kept.sum() * (1 if symmetrize else 2)
+    found = objective.scores(COMM, rows[inner], Score("mrr", None, LINKS))
+    held_out = dataset.held_out[dataset.held_out[:, 3] == 1]
+    assert 0 < len(held_out) < len(dataset.held_out)
+    assert [objective.num_global["val"], objective.num_global["test"]] == np.bincount(held_out[:, 2])[1:].tolist()
+    known = replace(dataset, held_out=held_out)
+    np.testing.assert_allclose(found[1:], expected_mrr(known, "distmult", weight, rows.numpy(), "both"), rtol=1e-12)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("asked, sentence", [
+    ("unknown", f"has no such relation; it has {RELATIONS[0]}, "), (RELATIONS[2], "has no edge of it to learn; hold")])
+def test_a_relation_without_links_can_t_be_asked_about(shared_path, asked, sentence):
+    dataset = typed_graph(False)
+    kept = dataset.edge_type < 2
+    dataset = replace(dataset, indptr=np.append(0, np.cumsum(kept))[dataset.indptr], indices=dataset.indices[kept],
+                      edge_type=dataset.edge_type[kept])
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    with pytest.raises(CollectiveError, match=sentence):
+        Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, asked_relation=asked))
+
+
 # Trainings
 
 @pytest.mark.parallel([2, 3])

@@ -9,7 +9,7 @@ from covering import long_but
 from known_links import LINK_SETTINGS, classes_by, expected_loss, with_links
 from made_steps import NODES_A_CLUSTER, share_clusters
 from mpi4py import MPI
-from training_setup import SMALL, assert_same_bits, losses, on_rank_zero, train, typed_graph, write_once
+from training_setup import RELATIONS, SMALL, assert_same_bits, losses, on_rank_zero, train, typed_graph, write_once
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.steps.clusters import deal
@@ -72,12 +72,13 @@ def test_a_step_learns_the_questions_about_its_nodes(shared_path, monkeypatch, i
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("settings", long_but((1, 2, 4, 5), [
+@pytest.mark.parametrize("settings", long_but((1, 2, 4, 5, 6), [
     {"model": "gcn", "steps": "8"}, {"model": "sage", "steps": "8", "history": "8", "candidates": "label"},
     {"model": "gat", "steps": "rows:8", "link_share": 0.5}, {"model": "sage", "steps": "8", "graph": "directed"},
     {"model": "rgcn", "steps": "8", "graph": "reverses", "n3": 0.01, "decoder": "complex"},
-    {"model": "rgcn", "steps": "rows:4", "graph": "relations", "n3": 0.01, "link_share": 0.5, "edge_dropout": 0.3}]),
-    ids=["gcn", "coded history", "share", "directed", "reverses", "relations"])
+    {"model": "rgcn", "steps": "rows:4", "graph": "relations", "n3": 0.01, "link_share": 0.5, "edge_dropout": 0.3},
+    {"model": "rgcn", "steps": "8", "graph": "relations", "asked_relation": RELATIONS[1]}]),
+    ids=["gcn", "coded history", "share", "directed", "reverses", "relations", "one relation"])
 def test_ranks_train_as_one(shared_path, monkeypatch, settings):
     share_clusters(monkeypatch)
     settings = {"layers": 2, "dropout": 0.3, "epochs": 4, "lr": 0.01, **LINK_SETTINGS, **settings}
