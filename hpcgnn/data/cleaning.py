@@ -17,7 +17,7 @@ import scipy.sparse
 
 from hpcgnn._ext import partition as kernels
 from hpcgnn.data.arcs import INT32_NODES, Ends, chunks, sort_arcs
-from hpcgnn.data.dataset import CleaningReport
+from hpcgnn.data.dataset import REVERSE, CleaningReport
 from hpcgnn.data.options import Progress, check_memory, silent
 from hpcgnn.errors import DatasetError
 
@@ -110,8 +110,6 @@ def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_n
     report = _report(len(source), num_loops, num_unique, indptr, indices, is_symmetric, remarks)
     return CleanGraph(indptr, indices, report, None if weight is None else matrix.data.astype(np.float32))
 
-
-REVERSE = " reverse"      # ends the name of a relation of added reverses
 
 
 class TypedEdges(NamedTuple):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 128     # the name is part of a run folder's name, and file systems allow 255
 CHECKED_VALUES = 1 << 22      # feature values that are checked at a time
 UNKNOWN_INDICATOR = 255     # it is unknown whether a node has this label
+REVERSE = " reverse"      # ends the name of a relation of added reverses
 INT32_NODES = 1 << 31         # from this number of nodes on, ids are int64
 MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has one row or column for each
 

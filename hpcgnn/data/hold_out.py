@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcgnn.data.cleaning import REVERSE, CleanGraph
+from hpcgnn.data.cleaning import CleanGraph
 from hpcgnn.data.columns import Cells, as_ends, as_ids, as_numbers, texts_of
+from hpcgnn.data.dataset import REVERSE
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.errors import DatasetError
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -40,10 +41,12 @@ from hpcgnn.ops.aggregation import SparseRows, aggregate, chosen_rows, maximum, 
 from hpcgnn.ops.arena import empty, in_memory, keep_long
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey, words_of
 from hpcgnn.ops.cuda.resident import resident
-from hpcgnn.ops.pointwise import Activation, StoredActivation, apply_activation, dropout
-from hpcgnn.ops.relations import Relations
-from hpcgnn.ops.row_codes import RowStore
+from hpcgnn.ops.pointwise import Activating, Activation, apply_activation, dropout
 from hpcgnn.ops.spans import spans
+
+if TYPE_CHECKING:
+    from hpcgnn.ops.relations import Relations
+    from hpcgnn.ops.row_codes import RowStore
 
 HopShape = tuple[bool, str, int, int, int, int]      # is_input, reduction, num_in, num_out, back_in, back_out
 
@@ -207,6 +210,8 @@ class LocalGraph:
         if self.rows.edge_type is None:
             raise KernelError("these edges have no relations; preprocess a source whose edges have relations")
         if not self._relations:
+            from hpcgnn.ops.relations import Relations
+
             made = build_adjacency(self._indptr, self._indices, self.num_rows, with_self=False)
             self._relations.append(Relations.of(made, self.rows.edge_type))
         return self._relations[0]
@@ -426,10 +431,10 @@ class LocalGraph:
         return Activation.of(h, 0.0 if key is None else probability, self.ids(0, len(h)), key, weight, bias, eps,
                              num_back)
 
-    def stored(self, activation: Activation, h: torch.Tensor) -> Activation | StoredActivation:
+    def stored(self, activation: Activation, h: torch.Tensor) -> Activating:
         """Return the activation, with codes of `h` for the backward pass if this graph stores codes."""
         store = self.next_store(h)
-        return activation if store is None else StoredActivation(activation, store)
+        return activation if store is None else store.of_activation(activation)
 
     def next_dropout(self, probability: float) -> CounterKey | None:
         """Count one dropout; return the key of its draws, or None if it changes nothing."""
@@ -454,6 +459,8 @@ class LocalGraph:
         current = self._pass
         if self.stored_bits is None or not current.is_training:
             return None
+        from hpcgnn.ops.row_codes import RowStore
+
         layer, current.num_stored = current.num_stored, current.num_stored + 1
         key = CounterKey(current.seed, current.epoch, STORE, layer)
         return RowStore(self.stored_bits, key, self.ids(0, len(rows)), rows.shape[1], rows.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -19,10 +19,12 @@ from hpcgnn._ext import maximum as maximum_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cuda.resident import make_resident
-from hpcgnn.ops.cuda.segments import Geometry
 from hpcgnn.ops.dispatch import by_device
 from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
+
+if TYPE_CHECKING:
+    from hpcgnn.ops.cuda.segments import Geometry
 
 ENTRIES_A_TASK = 4096     # about this many entries per task of a thread
 ENTRIES_A_ROW = 8         # cost of a row itself, in entries
@@ -71,6 +73,9 @@ class SparseRows:
 
     @cached_property
     def geometry(self) -> Geometry:
+        """How a device works through the entries."""
+        from hpcgnn.ops.cuda.segments import Geometry
+
         return Geometry(self)
 
     @cached_property

@@ -6,8 +6,8 @@ elements, and backward draws them again.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.dispatch import by_device
-from hpcgnn.ops.row_codes import ROWS_A_BLOCK, RowStore, mask_by_signs, pack_signs
 from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
@@ -74,6 +73,7 @@ class Activation:
     key: CounterKey | None
     threshold: int
     num_back: int
+    overwrites: ClassVar[bool] = False
 
     @classmethod
     def of(cls, rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
@@ -112,49 +112,30 @@ class Activation:
         return self.node_id if self.node_id is None or len(self.node_id) == num_rows else self.node_id[:num_rows]
 
 
-@dataclass(frozen=True)
-class StoredActivation:
-    """An `Activation` that stores codes of the rows, one bit per element, and two numbers per row.
+class Activating(Protocol):
+    """An `Activation`, or one that stores its rows in codes, see `hpcgnn.ops.row_codes.StoredActivation`."""
 
-    The bit says whether the element passed, which a code near 0 can't tell. Backward masks the gradient by these bits,
-    then goes back through the normalization only.
-    """
+    @property
+    def weight(self) -> torch.Tensor | None: ...
 
-    activation: Activation
-    store: RowStore
+    @property
+    def bias(self) -> torch.Tensor | None: ...
 
-    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, tuple]:
-        # Without a normalization the bits of passed elements are enough.
-        codes = None if self.activation.weight is None else self.store.encode(rows)
-        out, (_, moments) = self.activation.forward(rows, rows)
-        return out, (codes, pack_signs(out), moments)
+    @property
+    def overwrites(self) -> bool:
+        """Whether `forward` writes to its rows."""
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, tuple]: ...
 
     def backward(self, gradient: torch.Tensor, kept: tuple,
-                 out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        codes, signs, moments = kept
-        weight, bias, threshold = self.activation.weight, self.activation.bias, self.activation.threshold
-        scale = DRAW_LEVELS / (DRAW_LEVELS - threshold)
-        if weight is None:
-            for start in range(0, len(gradient), ROWS_A_BLOCK):
-                span = slice(start, start + ROWS_A_BLOCK)
-                out[span] = mask_by_signs(gradient[span], signs[span]).mul_(scale)
-            return None, None
-        passing_all = replace(self.activation, bias=torch.full_like(bias, math.inf), threshold=0)
-        sums = torch.zeros_like(weight), torch.zeros_like(bias)
-        for span, rows in self.store.decode(codes):
-            masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
-            of_norm = _activate_backward.on(gradient.device)(masked, rows, passing_all, moments[span], out[span])
-            for total, part in zip(sums, of_norm, strict=True):
-                total += part
-        return sums
+                 out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]: ...
 
 
 class _Activation(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
-                activation: Activation | StoredActivation) -> torch.Tensor:
-        # A stored activation overwrites its rows.
-        out, kept = activation.forward(rows.clone() if isinstance(activation, StoredActivation) else rows)
+                activation: Activating) -> torch.Tensor:
+        out, kept = activation.forward(rows.clone() if activation.overwrites else rows)
         ctx.save_for_backward(*kept)
         ctx.activation = activation
         return out
@@ -193,9 +174,8 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     return apply_activation(rows, Activation.of(rows, probability, node_id, key, weight, bias, eps, num_back))
 
 
-def apply_activation(rows: torch.Tensor, activation: Activation | StoredActivation) -> torch.Tensor:
-    of_norm = activation.activation if isinstance(activation, StoredActivation) else activation
-    return _Activation.apply(rows, of_norm.weight, of_norm.bias, activation)
+def apply_activation(rows: torch.Tensor, activation: Activating) -> torch.Tensor:
+    return _Activation.apply(rows, activation.weight, activation.bias, activation)
 
 
 def _check_norm(rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:

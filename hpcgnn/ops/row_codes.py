@@ -1,4 +1,4 @@
-"""Rows as codes of few bits in memory: RowBits for integer models, RowStore and pack_signs for the backward pass.
+"""Rows as codes of few bits in memory: RowBits for integer models, RowStore and its activation for the backward pass.
 
 RowBits stores each row at its own width, as planes: a row of 3-bit codes is three lines of bits, one line per bit.
 RowStore rounds rows to codes in the forward pass and decodes them, block by block, in the backward pass. pack_signs
@@ -7,9 +7,11 @@ keeps one bit per element: whether it was not 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +19,8 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.bit_gemm import LARGEST_BIT_WIDTH, PAD8, BitLines, pack_codes, padded, unpack_codes, words_of
-from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
+from hpcgnn.ops.pointwise import Activation
 from hpcgnn.ops.quantization import Buffer, MessageLayout, dequantize_rows, quantize_rows
 from hpcgnn.widths import PACKED_WIDTHS
 
@@ -134,6 +137,9 @@ class RowStore:
             dequantize_rows(message, index, self.node_id[span], layout, rows)
             yield span, rows
 
+    def of_activation(self, activation: Activation) -> StoredActivation:
+        return StoredActivation(activation, self)
+
     def _parts(self) -> Iterator[tuple[slice, np.ndarray, MessageLayout]]:
         for start in range(0, len(self.node_id), ROWS_A_BLOCK):
             stop = min(start + ROWS_A_BLOCK, len(self.node_id))
@@ -145,6 +151,52 @@ class RowStore:
             start, stop = stop, stop + layout.num_bytes
             message = codes[start:stop]
             yield span, index, layout, message.numpy() if codes.device.type == "cpu" else message
+
+
+@dataclass(frozen=True)
+class StoredActivation:
+    """An `Activation` that stores codes of the rows, one bit per element, and two numbers per row.
+
+    The bit says whether the element passed, which a code near 0 can't tell. Backward masks the gradient by these bits,
+    then goes back through the normalization only.
+    """
+
+    activation: Activation
+    store: RowStore
+    overwrites: ClassVar[bool] = True
+
+    @property
+    def weight(self) -> torch.Tensor | None:
+        return self.activation.weight
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return self.activation.bias
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, tuple]:
+        # Without a normalization the bits of passed elements are enough.
+        codes = None if self.weight is None else self.store.encode(rows)
+        out, (_, moments) = self.activation.forward(rows, rows)
+        return out, (codes, pack_signs(out), moments)
+
+    def backward(self, gradient: torch.Tensor, kept: tuple,
+                 out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        (codes, signs, moments), threshold = kept, self.activation.threshold
+        scale = DRAW_LEVELS / (DRAW_LEVELS - threshold)
+        if self.weight is None or self.bias is None:
+            for start in range(0, len(gradient), ROWS_A_BLOCK):
+                span = slice(start, start + ROWS_A_BLOCK)
+                out[span] = mask_by_signs(gradient[span], signs[span]).mul_(scale)
+            return None, None
+        passing_all = replace(self.activation, bias=torch.full_like(self.bias, math.inf), threshold=0,
+                              num_back=ROWS_A_BLOCK)
+        sums = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
+        for span, rows in self.store.decode(codes):
+            masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
+            of_norm = passing_all.backward(masked, (rows, moments[span]), out[span])
+            for total, part in zip(sums, of_norm, strict=True):
+                total += part
+        return sums
 
 
 @lru_cache(maxsize=16)

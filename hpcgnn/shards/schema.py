@@ -16,8 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcgnn.data.cleaning import REVERSE
-from hpcgnn.data.dataset import CleaningReport, WhatWasRead
+from hpcgnn.data.dataset import REVERSE, CleaningReport, WhatWasRead
 from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError, ShardError
 from hpcgnn.partition.partition import PartitionStatistics
 from hpcgnn.shards.feature_formats import PACKAGE

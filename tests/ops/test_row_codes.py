@@ -9,8 +9,8 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import row_codes
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey
-from hpcgnn.ops.pointwise import Activation, StoredActivation
-from hpcgnn.ops.row_codes import RowStore, mask_by_signs, pack_signs
+from hpcgnn.ops.pointwise import Activation
+from hpcgnn.ops.row_codes import RowStore, StoredActivation, mask_by_signs, pack_signs
 
 DROP = CounterKey(5, 0, DROPOUT, 0)
 
