@@ -161,7 +161,7 @@ def mpi_findings() -> Iterator[Finding]:
 
 
 def cuda_answer() -> str:
-    from hpcgnn.exchange.transport import answer_of_mpi
+    from hpcgnn.exchange.device_transport import answer_of_mpi
 
     answer = answer_of_mpi()
     word = {True: "yes", False: "no", None: "unknown"}[answer.takes_pointers]

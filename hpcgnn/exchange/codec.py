@@ -19,9 +19,8 @@ import torch
 
 from hpcgnn.exchange.bits import BitPlan
 from hpcgnn.exchange.plan import ExchangePlan, RowList
-from hpcgnn.exchange.thinned import ThinnedLayout
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.exchange.transport import HOST, Transport
+from hpcgnn.exchange.transfer import HOST, Transport
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.cuda.resident import resident
@@ -83,7 +82,11 @@ class Codec:
 
         def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
             whole = MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
-            return whole if share == 1.0 else ThinnedLayout.of(whole, share)
+            if share == 1.0:
+                return whole
+            from hpcgnn.exchange.thinned import ThinnedLayout
+
+            return ThinnedLayout.of(whole, share)
 
         return Messages(plan.peers, send, receive,
                         tuple(layout(rows, plan.rank, peer) for peer, rows in zip(plan.peers, send, strict=True)),

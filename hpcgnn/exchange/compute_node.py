@@ -26,13 +26,12 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.arrival import Arrival, PassedOn
-from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.halo import Around, HaloExchange
 from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan, RowList, ring_rounds
 from hpcgnn.exchange.reach import Reach, tell_owners
-from hpcgnn.exchange.swap import swap_rows
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transfer import swap_rows
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.aggregation import SparseRows, add_product, from_csr, multiply
 from hpcgnn.ops.arena import empty, empty_table

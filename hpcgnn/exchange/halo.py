@@ -9,8 +9,8 @@ Way of a row in `start_fetch(h, site)`, from its owner to its reader:
 `start_take_home` is the same with the lists swapped: gradients of halo rows are sent, and the owner adds them.
 
 Evaluation sends all rows fresh in their storage type. An exchange of rows that ranks of a node share, of rows that are
-summed before they are sent, or of one that waits at once is a wrapper around a HaloExchange (`compute_node.py`,
-`pre_aggregation.py`, `around.py`).
+summed before they are sent, or of one that waits at once is a wrapper around a HaloExchange, an `Around`
+(`compute_node.py`, `pre_aggregation.py`, `Waiting`).
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.arrival import Arrival, PassedOn
 from hpcgnn.exchange.bits import BitPlan, EpochPlan, UniformBits
 from hpcgnn.exchange.codec import UNROTATED, Codec, Codecs, Coding, MessageArena, key_of_sender
-from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages, round_of
+from hpcgnn.exchange.kinds.fresh import Fresh
+from hpcgnn.exchange.kinds.kind import ExchangeKind
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.sender import HOST_RING, Outgoing, Sender, Wire
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transfer import Transport
 from hpcgnn.graph.hop import Exchange, ExchangeSite
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.ops.arena import empty_table
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
+
+if TYPE_CHECKING:
+    from hpcgnn.exchange.quantized_sums import QuantizedSums
 
 FLOAT_BITS = 32
 IN_STEPS, OF_SUMS = "in_steps", "sums of gradients"    # in `state`, beside the names of exchanges
@@ -86,7 +90,7 @@ class HaloExchange:
         self._full_codecs: dict[range | None, Codec] = {}     # of evaluation, by the nodes that travel
         self._codecs = Codecs(coding)
         has_codes = coding.sum_bits < FLOAT_BITS and comm.size > 1
-        self._sums = QuantizedSums(comm, coding.sum_bits, wire.transport) if has_codes else None
+        self._sums = _sums_in_codes(comm, coding.sum_bits, wire.transport) if has_codes else None
         self.halo_spans = halo_spans_of(plan) if wire.by_peer else None
         self.is_alone, self.num_halo, self.overlaps = plan.is_alone, plan.num_halo, not plan.is_alone
         self.training, self.evaluation, self.setup = self._sender.training, self._sender.evaluation, self._sender.setup
@@ -334,6 +338,12 @@ class HaloExchange:
                                  lambda: self._travelling(site))
 
 
+def _sums_in_codes(comm: MPI.Comm, bits: int, transport: Transport) -> QuantizedSums:
+    from hpcgnn.exchange.quantized_sums import QuantizedSums
+
+    return QuantizedSums(comm, bits, transport)
+
+
 def weighted_degree_of(exchange: Exchange, part: Partition,
                        device: torch.device | None = None) -> np.ndarray | None:
     """Collective: return the sum of in-neighbors' weights, (num_inner + num_halo,) float32; None without any."""
@@ -341,3 +351,72 @@ def weighted_degree_of(exchange: Exchange, part: Partition,
         return None
     own = torch.from_numpy(weighted_degree(part.indptr, part.edge_weight)).to(device)
     return exchange.input_rows(own[:, None])[:, 0].cpu().numpy()
+
+
+class Around:
+    """Base of wrappers of another `exchange`: passes on to it everything that a subclass does not define."""
+
+    def __init__(self, exchange: HaloExchange | Around):
+        self.exchange = exchange
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "exchange":
+            raise AttributeError(name)
+        return getattr(self.exchange, name)
+
+    def of_step(self, plan_of_step: PlanWithin, is_first: bool) -> Around:
+        view = copy.copy(self)
+        view.exchange = self.exchange.of_step(plan_of_step, is_first)
+        return view
+
+
+class Waiting(Around):
+    """Waits for all rows at the start, so that layers compute nothing meanwhile."""
+
+    overlaps = False
+
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
+        return _arrived(self.exchange.start_fetch(h, site))
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
+        return _arrived(self.exchange.start_take_home(gradient, site))
+
+
+class Unscaled(Around):
+    """Sends float16 gradients without the loss scale, as float32: they are kept, and the scale may be another one when
+    they are read.
+
+    Values that overflowed are sent as 0, so that all that is kept is finite, and all ranks skip the step.
+    """
+
+    def __init__(self, exchange: HaloExchange | Around):
+        super().__init__(exchange)
+        self._overflows: list[torch.Tensor] = []     # of the current step, shared with the views of steps
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> ScaledGradients:
+        self._overflows.append(torch.isfinite(gradient).all().logical_not_())
+        rows = gradient.nan_to_num(0.0, 0.0, 0.0).float().div_(site.loss_scale)
+        return ScaledGradients(self.exchange.start_take_home(rows, site), site.loss_scale)
+
+    def spoil_if_overflowed(self, gradients: torch.Tensor) -> None:
+        if self._overflows:
+            gradients[:1].masked_fill_(torch.stack(self._overflows).any(), float("nan"))
+            self._overflows.clear()
+
+
+class ScaledGradients(PassedOn):
+    """Gradients without a loss scale, which `finish` adds with the `scale` of the pass that reads them."""
+
+    def __init__(self, arrival: Any, scale: float):
+        self.arrival, self.messages, self.device, self._scale = arrival, arrival.messages, arrival.device, scale
+
+    def finish(self, rows: torch.Tensor) -> None:
+        # The scale is a power of two, so only the sum is rounded.
+        unscaled = rows.float() / self._scale
+        self.arrival.finish(unscaled)
+        rows.copy_(unscaled.mul_(self._scale))
+
+
+def _arrived(arrival: Arrival) -> Arrival:
+    arrival.wait()
+    return arrival

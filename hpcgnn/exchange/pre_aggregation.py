@@ -22,12 +22,11 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.arrival import PassedOn
-from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.halo import Around, HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.reach import Reach, tell_owners
-from hpcgnn.exchange.swap import swap, swap_rows
+from hpcgnn.exchange.transfer import swap, swap_rows
 from hpcgnn.graph.hop import Arrival, ExchangeSite
 from hpcgnn.graph.reductions import degree_factor
 from hpcgnn.graph.rows import NO_ROW, FarArcs

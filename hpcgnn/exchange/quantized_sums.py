@@ -21,7 +21,7 @@ from mpi4py import MPI
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.codec import NAN_BYTE
 from hpcgnn.exchange.state import State, fill, on_host, table_of
-from hpcgnn.exchange.transport import HOST, Transport
+from hpcgnn.exchange.transfer import HOST, Transport
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 

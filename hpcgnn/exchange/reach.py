@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.swap import swap
+from hpcgnn.exchange.transfer import swap
 from hpcgnn.ops.arena import empty_array
 from hpcgnn.partition.partition import Partition
 

@@ -10,23 +10,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from mpi4py import MPI
 
 from hpcgnn.exchange.arrival import Arrival, Travel
-from hpcgnn.exchange.carrier import Carrier
 from hpcgnn.exchange.codec import MessageArena, Messages, encode
-from hpcgnn.exchange.device_delivery import RowChecks
 from hpcgnn.exchange.plan import ExchangePlan, Rounds
 from hpcgnn.exchange.trace import Tracer
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.exchange.transfer import EXCHANGES, MAX_TAG, HostDelivery, Link, Transfer
-from hpcgnn.exchange.transport import HOST, Transport
+from hpcgnn.exchange.transfer import EXCHANGES, HOST, MAX_TAG, Checks, HostDelivery, Link, Transfer, Transport
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer
+from hpcgnn.ops.streams import Streams
 from hpcgnn.run.watchdog import HERE
+
+if TYPE_CHECKING:
+    from hpcgnn.exchange.carrier import Carrier
 
 Place = tuple[int, int, int]    # layer, purpose and dim of an exchange
 Encode = Callable[[Messages, torch.Tensor, CounterKey, list[Buffer]], torch.Tensor | None]
@@ -93,6 +95,8 @@ class Sender:
         """Collective: open a carrier if asynchronous messages travel in pieces: in host memory, around the ring."""
         if (self.carrier is None and self._pipeline != "whole" and self.comm.size > 1
                 and self.transport.name == "host" and self._algorithm is Transfer):
+            from hpcgnn.exchange.carrier import Carrier
+
             self.carrier = Carrier(self.comm, self._pipeline)
 
     def close_carrier(self) -> None:
@@ -145,7 +149,7 @@ class Sender:
             if does_send:
                 streams.message.keep(outgoing.rows)
                 found = encoding(messages, outgoing.rows, key, send)
-                checks = None if found is None else RowChecks(found, messages.send_rows, key, streams)
+                checks = None if found is None else _checks_of(found, messages, key, streams)
                 messages.count(traffic)
                 if traffic is self.training and self.tracer.is_traced:
                     self.tracer.note(messages, key, send)
@@ -159,6 +163,12 @@ class Sender:
             transfer = self._algorithm(delivery, outgoing.rounds, self._link, traffic, is_open, _name_of_tag)
         return Arrival(messages, receive, arena.received, transfer, key, traffic, streams,
                        is_read_once=arena is self._arena and arena.is_passing)
+
+
+def _checks_of(found: torch.Tensor, messages: Messages, key: CounterKey, streams: Streams) -> Checks:
+    from hpcgnn.exchange.device_transport import RowChecks
+
+    return RowChecks(found, messages.send_rows, key, streams)
 
 
 def _name_of_tag(tag: int) -> str:

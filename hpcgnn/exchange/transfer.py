@@ -3,8 +3,8 @@
 In round i every rank sends to rank + i and receives from rank - i, so each link carries one message at a time; the next
 round is posted when the last one has arrived. MPI makes progress only while it is called, so whoever computes meanwhile
 calls `poll` between blocks of rows. A transfer decides when a round begins; its delivery posts the sends and receives:
-`HostDelivery` from host memory, the deliveries of `transport.py` from a device. `time_rounds` measures the rounds, from
-which cost models are fitted.
+`HostDelivery` from host memory, those of `device_transport.py` from a device. A transport makes the buffers and the
+delivery. `time_rounds` measures the rounds, from which cost models are fitted; `swap` exchanges arrays at the start.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.plan import Rounds
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.ops.quantization import Buffer
+from hpcgnn.ops.streams import HOST_STREAMS, Streams
 from hpcgnn.run.watchdog import HERE
 
 MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 32-bit counts
@@ -28,6 +31,7 @@ REPETITIONS = 3
 MAX_ROUNDS = 64                         # timed; with more ranks an even selection of the rounds
 TIMING_TAG = 32001
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
+SWAP_TAG = 32000    # no exchange has this tag
 
 
 class Posting(Protocol):
@@ -87,6 +91,68 @@ class HostDelivery:
     def wait(self) -> None:
         MPI.Request.Waitall(self._requests)
         self._requests.clear()
+
+
+class Checks(Protocol):
+    """What a device says about the rows that it encoded; see `hpcgnn.exchange.device_transport.RowChecks`."""
+
+    def read(self) -> None:
+        """Raise KernelError if a row could not be quantized; the device has passed the kernels."""
+
+
+class Transport(Protocol):
+    """Carry one rank's bytes to the others.
+
+    name : {"host", "cuda-aware", "staged"}
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def streams(self) -> Streams: ...
+
+    def empty(self, num_bytes: int) -> Buffer:
+        """Return (num_bytes,) uint8, uninitialized, on the rows' device."""
+
+    def new_staging(self) -> Any:
+        """Return memory through which an arena's messages pass, if any."""
+
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
+                staging: Any, checks: Checks | None = None, is_open: bool = False) -> Delivery:
+        """Return the delivery of one exchange. It sends after the encoding kernels queued on the message stream.
+
+        send, receive : list of uint8 buffers of an arena, one per peer, not to be touched before arrival
+        tag : int                  equal on all ranks for one exchange
+        staging : what `new_staging` returned
+        checks : Checks or None    of the sent rows
+        is_open : bool             whether nobody polls, so that it must be posted at once
+        """
+
+    def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
+        """Collective: replace contiguous float32 values by their sums."""
+
+
+class HostTransport:
+    """MPI takes the host's buffers."""
+
+    name, streams = "host", HOST_STREAMS
+
+    def empty(self, num_bytes: int) -> np.ndarray:
+        return np.empty(num_bytes, np.uint8)
+
+    def new_staging(self) -> None:
+        pass
+
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Any], receive: list[Any], tag: int,
+                staging: Any, checks: Checks | None = None, is_open: bool = False) -> HostDelivery:
+        return HostDelivery(comm, peers, send, receive, tag)
+
+    def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
+        comm.Allreduce(MPI.IN_PLACE, values.numpy(), MPI.SUM)
+
+
+HOST = HostTransport()
 
 
 class Transfer:
@@ -251,6 +317,26 @@ def ranks_of_node(comm: MPI.Comm) -> list[int]:
 
 def pieces(message: np.ndarray | MPI.buffer) -> list:
     return [message[start:start + MAX_MESSAGE_BYTES] for start in range(0, len(message), MAX_MESSAGE_BYTES)]
+
+
+def swap(comm: MPI.Comm, peers: Sequence[int], sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
+    """Collective: send an array to each peer and fill one from each. Empty arrays and arrays to oneself cost nothing.
+
+    `sent` and `received` are contiguous arrays, one per peer; this rank may be a peer.
+    """
+    requests = []
+    for buffers, post in ((received, comm.Irecv), (sent, comm.Isend)):
+        for peer, buffer in zip(peers, buffers, strict=True):
+            if peer != comm.rank:
+                requests += [post([piece, MPI.BYTE], peer, SWAP_TAG) for piece in pieces(buffer.view(np.uint8))]
+    MPI.Request.Waitall(requests)
+
+
+def swap_rows(comm: MPI.Comm, peers: Sequence[int], sent: np.ndarray) -> np.ndarray:
+    """Collective: send one row of (num_peers, ...) `sent` to each peer; return what arrived, its own row unchanged."""
+    received = sent.copy()
+    swap(comm, peers, list(sent.reshape(len(peers), -1)), list(received.reshape(len(peers), -1)))
+    return received
 
 
 class Block(tuple):

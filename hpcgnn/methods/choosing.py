@@ -121,8 +121,7 @@ class SolvesWidths(Reproducible):
         return Solver(context.comm, context.plan, told, self._links(context), how, context.control)
 
     def _links(self, context: MethodContext) -> LinkModel:
-        from hpcgnn.exchange.swap import swap_rows
-        from hpcgnn.exchange.transfer import Link, ranks_of_node, time_rounds
+        from hpcgnn.exchange.transfer import Link, ranks_of_node, swap_rows, time_rounds
         from hpcgnn.methods.problem import LinkModel, fit_links, fixed_links
 
         comm, peers = context.comm, context.plan.peers

@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.exchange.bits import BitPlan, EpochPlan
-from hpcgnn.exchange.kinds.kept_messages import NUM_SUMS
+from hpcgnn.exchange.kinds.kind import NUM_SUMS
 from hpcgnn.exchange.state import State
 from hpcgnn.methods.policies import Traces, WidthPolicy
 from hpcgnn.methods.staleness import Drift, Site

@@ -23,9 +23,9 @@ from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import SolvedBits
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.state import State
-from hpcgnn.exchange.swap import swap, swap_rows
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import ControlTraffic
+from hpcgnn.exchange.transfer import swap, swap_rows
 from hpcgnn.methods.bisection import round_of, solve_budget_together, solve_together
 from hpcgnn.methods.greedy import solve_budget, solve_greedy
 from hpcgnn.methods.highs import NODE_LIMIT, SolverError, solve_highs

@@ -14,8 +14,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.exchange.around import Around
-from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.halo import Around, HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.spans import blocks
 from hpcgnn.partition.choices import ROWS_A_CLUSTER

@@ -20,9 +20,8 @@ import torch
 from torch import nn
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.exchange.around import Around
 from hpcgnn.exchange.arrival import Arrival
-from hpcgnn.exchange.halo import HaloExchange, PlanWithin
+from hpcgnn.exchange.halo import Around, HaloExchange, PlanWithin
 from hpcgnn.exchange.kinds.in_steps import KeptInSteps
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.state import State

@@ -19,17 +19,15 @@ from torch import nn
 
 from hpcgnn.config import AUTO, LEAST_ROTATED, LINKS, NODES, OWN, ROTATED, TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
-from hpcgnn.exchange.around import Around, Unscaled, Waiting
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.codec import Coding
 from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange, are_worth_it, split_nodes
-from hpcgnn.exchange.halo import HaloExchange, weighted_degree_of
+from hpcgnn.exchange.halo import Around, HaloExchange, Unscaled, Waiting, weighted_degree_of
 from hpcgnn.exchange.plan import ExchangePlan, check_peers
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.sender import Wire
 from hpcgnn.exchange.traffic import ControlTraffic
-from hpcgnn.exchange.transfer import Link
-from hpcgnn.exchange.transport import HOST, Transport, choose_transport
+from hpcgnn.exchange.transfer import HOST, Link, Transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
@@ -169,7 +167,7 @@ class Session:
                                                 lambda tried: recipe.build(tried, info, node_index))
             precision = config.precision
         full_bits = storage_bits(precision)
-        transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
+        transport = _transport_of(comm, config, device)
         messages = Exchanges.open(comm, config, part, reach, transport, full_bits)
         exchange = messages.exchange
         # Halo input rows are fetched once, here; later exchanges carry hidden rows.
@@ -389,6 +387,14 @@ def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
     directions = ROTATED[config.method.own_code() if is_own else config.code]
     purpose = {"forward": FORWARD, "backward": BACKWARD}
     return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
+
+
+def _transport_of(comm: MPI.Comm, config: TrainConfig, device: torch.device) -> Transport:
+    if config.device == "cpu":
+        return HOST
+    from hpcgnn.exchange.device_transport import choose_transport
+
+    return choose_transport(comm, config.transport, device)
 
 
 def _mates_of(comm: MPI.Comm, config: TrainConfig) -> tuple[tuple[int, ...], MPI.Comm | None]:

@@ -14,7 +14,8 @@ from integer_models import some_model
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, train, write_once
 
-from hpcgnn.exchange.transport import StagedTransport
+from hpcgnn.exchange import device_transport
+from hpcgnn.exchange.device_transport import StagedTransport
 from hpcgnn.lowbit.inference.model_file import read_model, write_model
 from hpcgnn.lowbit.inference.predictions import read_predictions
 from hpcgnn.ops.cuda.module import use_backend
@@ -39,7 +40,7 @@ def emulating(monkeypatch):
             return
         for module in (launch, session):
             monkeypatch.setattr(module, "choose_device", lambda comm, name: torch.device("cpu"))
-        monkeypatch.setattr(session, "choose_transport", lambda comm, name, where: StagedTransport(where))
+        monkeypatch.setattr(device_transport, "choose_transport", lambda comm, name, where: StagedTransport(where))
         with use_backend(EmulatedBackend()) as backend, device_kernels_on_cpu():
             yield backend
     return block

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.exchange.around import Waiting
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.codec import Coding
 from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange, split_nodes
-from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.halo import HaloExchange, Waiting
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.sender import Wire

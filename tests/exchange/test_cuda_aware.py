@@ -11,9 +11,8 @@ from mpi4py import MPI
 from stand_in_device import StandInDevice
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.exchange import transport
-from hpcgnn.exchange import transport as cuda_aware
-from hpcgnn.exchange.transport import Answer, answer_of_mpi, choose_transport, why_pointers_fail
+from hpcgnn.exchange import device_transport as cuda_aware
+from hpcgnn.exchange.device_transport import Answer, answer_of_mpi, choose_transport, why_pointers_fail
 from hpcgnn.ops.streams import use_streams
 from hpcgnn.run import alone, launch
 
@@ -132,7 +131,7 @@ def says(monkeypatch, of_last_rank, of_others):
     """The libraries of the ranks answer so."""
     comm = MPI.COMM_WORLD
     answer = of_last_rank if comm.rank == comm.size - 1 else of_others
-    monkeypatch.setattr(transport, "answer_of_mpi", lambda: answer)
+    monkeypatch.setattr(cuda_aware, "answer_of_mpi", lambda: answer)
 
 
 @pytest.mark.parallel([1, 2, 3])

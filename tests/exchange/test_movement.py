@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.exchange.kinds.kept_messages import NUM_SUMS, SAMPLED_ROWS, Movement
+from hpcgnn.exchange.kinds.kept_messages import SAMPLED_ROWS, Movement
+from hpcgnn.exchange.kinds.kind import NUM_SUMS
 
 SENT = np.array([5, 0, 3], np.int32)
 

@@ -11,15 +11,15 @@ from mpi4py import MPI
 from stand_in_device import DeviceFault, StandInDevice, WatchedComm, use_host_kernels
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange import device_delivery
+from hpcgnn.exchange import device_transport
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.codec import MessageArena
+from hpcgnn.exchange.device_transport import CudaAwareTransport, StagedTransport
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan, ring_rounds
 from hpcgnn.exchange.sender import Wire
-from hpcgnn.exchange.transfer import EXCHANGES
-from hpcgnn.exchange.transport import HOST, CudaAwareTransport, StagedTransport
+from hpcgnn.exchange.transfer import EXCHANGES, HOST
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.streams import use_streams
@@ -83,7 +83,7 @@ def assert_arrived(comm, stream, receive, turn=0):
 @pytest.mark.parametrize("algorithm, is_open", [("ring", False), ("ring", True), ("alltoallv", False)])
 def test_every_message_arrives_in_every_exchange(monkeypatch, stand_in, comm, transport, algorithm, is_open, polls,
                                                  piece_bytes):
-    monkeypatch.setattr(device_delivery, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(device_transport, "PIECE_BYTES", piece_bytes)
     arena = MessageArena(transport)
     for turn in range(3):
         transfer, receive = start(comm, arena, stand_in.message, algorithm, turn, is_open)
@@ -108,7 +108,7 @@ def test_open_exchanges_travel_while_nobody_looks(stand_in, comm, transport):
 
 @pytest.mark.parallel([2, 3])
 def test_a_piece_is_copied_while_the_one_before_travels(monkeypatch, stand_in, comm):
-    monkeypatch.setattr(device_delivery, "PIECE_BYTES", 50)
+    monkeypatch.setattr(device_transport, "PIECE_BYTES", 50)
     transport = StagedTransport(CPU)
     transfer, _ = start(comm, MessageArena(transport), stand_in.message, "ring")
     transfer.wait()

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from planning_setup import NETWORK, counted, parse_method
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
-from hpcgnn.exchange.around import Around
+from hpcgnn.exchange.halo import Around
 from hpcgnn.partition.work import hops_to_loss
 from hpcgnn.planning.loads import count_shared_pairs
 from hpcgnn.planning.memory import layout_bytes

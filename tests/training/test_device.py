@@ -12,7 +12,8 @@ from mpi4py import MPI
 from stand_in_device import StandInDevice, WatchedComm, use_host_kernels
 from training_setup import losses, train, without_seconds
 
-from hpcgnn.exchange.transport import CudaAwareTransport, StagedTransport
+from hpcgnn.exchange import device_transport
+from hpcgnn.exchange.device_transport import CudaAwareTransport, StagedTransport
 from hpcgnn.ops.streams import use_streams
 from hpcgnn.training import session
 
@@ -39,7 +40,8 @@ def stand_in(request, monkeypatch):
     """Sessions of cuda compute on a stand-in device, with this transport."""
     device = StandInDevice()
     monkeypatch.setattr(session, "choose_device", lambda comm, name: CPU)
-    monkeypatch.setattr(session, "choose_transport", lambda comm, name, where: TRANSPORTS[request.param](where))
+    monkeypatch.setattr(device_transport, "choose_transport",
+                        lambda comm, name, where: TRANSPORTS[request.param](where))
     device.name = request.param
     return device
 

@@ -14,7 +14,8 @@ from stand_in_device import StandInDevice, WatchedComm
 from training_setup import easy_graph, losses, train, write_once
 
 from hpcgnn.config import MODELS
-from hpcgnn.exchange.transport import StagedTransport
+from hpcgnn.exchange import device_transport
+from hpcgnn.exchange.device_transport import StagedTransport
 from hpcgnn.nn.names import RELATIONAL
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
@@ -32,7 +33,7 @@ def train_on_emulated_kernels(monkeypatch, comm, shards, out, **settings):
     """Metrics of every epoch, and the backend that the kernels ran on."""
     cpu, device = torch.device("cpu"), StandInDevice()
     monkeypatch.setattr(session, "choose_device", lambda comm, name: cpu)
-    monkeypatch.setattr(session, "choose_transport", lambda comm, name, where: StagedTransport(where))
+    monkeypatch.setattr(device_transport, "choose_transport", lambda comm, name, where: StagedTransport(where))
     with use_backend(EmulatedBackend()) as backend, device_kernels_on_cpu(), use_streams(device):
         _, metrics, _ = train(WatchedComm(comm, device), shards, out, device="cuda", **settings)
     return metrics, backend

@@ -11,8 +11,8 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, losses, train, write_once
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.exchange.around import Unscaled
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
+from hpcgnn.exchange.halo import Unscaled
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import train_epoch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hpcgnn.exchange.arrival import Arrival
-from hpcgnn.exchange.kinds.kept import Kept
 from hpcgnn.exchange.kinds.kind import ExchangeKind
 from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.graph.hop import ExchangeSite
@@ -18,5 +17,7 @@ class Fresh(ExchangeKind):
     def in_steps(self) -> Fresh:
         return self
 
-    def predicting(self, picks: bool = False) -> Kept:
+    def predicting(self, picks: bool = False) -> ExchangeKind:
+        from hpcgnn.exchange.kinds.kept import Kept
+
         return Kept(is_pipelined=False, predicts=True, picks=picks)

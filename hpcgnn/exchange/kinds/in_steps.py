@@ -20,7 +20,6 @@ from hpcgnn.exchange.bits import EpochPlan
 from hpcgnn.exchange.codec import MessageArena, Messages, encode
 from hpcgnn.exchange.kinds.kept_messages import (
     EPOCHS_BACK,
-    NUM_SUMS,
     KeptMessages,
     PredictedRows,
     Reconstruction,
@@ -28,11 +27,11 @@ from hpcgnn.exchange.kinds.kept_messages import (
     spread,
     square_sums,
 )
-from hpcgnn.exchange.kinds.kind import RememberingKind
+from hpcgnn.exchange.kinds.kind import NUM_SUMS, RememberingKind
 from hpcgnn.exchange.plan import NO_ROWS, RowList
 from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.exchange.state import State, Stateful, on_host, table_of
-from hpcgnn.exchange.swap import swap_rows
+from hpcgnn.exchange.transfer import swap_rows
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.arena import empty, keep_long
 from hpcgnn.ops.counter import BACKWARD

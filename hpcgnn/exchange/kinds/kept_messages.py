@@ -16,6 +16,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.arrival import Arrival, ReceivedTable, restored_arrival
 from hpcgnn.exchange.codec import MessageArena, Messages, no_bad_rows
+from hpcgnn.exchange.kinds.kind import NUM_SUMS
 from hpcgnn.exchange.plan import RowList
 from hpcgnn.exchange.sender import Sender
 from hpcgnn.exchange.state import State, Stateful, on_host, table_of
@@ -26,7 +27,6 @@ from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.quantization import Buffer, dequantize_rows, quantize_rows, start_quantizing
 
 SAMPLED_ROWS = 2048     # sampled rows per exchange and rank
-NUM_SUMS = 4
 EPOCHS_BACK = 2
 
 

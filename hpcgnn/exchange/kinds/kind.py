@@ -20,6 +20,8 @@ from hpcgnn.exchange.sender import Outgoing, Place, Sender
 from hpcgnn.exchange.state import State, Stateful, device_of
 from hpcgnn.graph.hop import ExchangeSite
 
+NUM_SUMS = 4    # sums that tell how far rows moved, see `hpcgnn.exchange.kinds.kept_messages.Movement`
+
 
 class ExchangeKind(ABC):
     """Decides which rows travel in training and which are read.

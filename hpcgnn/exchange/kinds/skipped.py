@@ -15,8 +15,7 @@ from hpcgnn.exchange.kinds.in_steps import SkippedInSteps
 from hpcgnn.exchange.kinds.kind import RememberingKind
 from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.exchange.state import State, Stateful, fill, on_host, table_of
-from hpcgnn.exchange.swap import swap_rows
-from hpcgnn.exchange.transport import HOST, Transport
+from hpcgnn.exchange.transfer import HOST, Transport, swap_rows
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.cuda.resident import on_device
 

@@ -1,27 +1,46 @@
-"""Device deliveries: messages of a GPU to MPI, by device pointers or piece by piece through pinned host memory.
+"""A GPU's messages to MPI: by device pointers (cuda-aware), or piece by piece through pinned host memory (staged).
 
 Staged: while one piece travels, the next is copied. To send: copy piece to the host, wait for the copy, Isend. To
 receive: Irecv, wait for it, copy piece to the device. Each direction has two slots of pinned memory, so that memory
 does not grow with messages. Kernels never wait for the host.
+
+`choose_transport` asks the MPI library whether it takes device pointers, and then tries a small exchange between
+neighbors; every rank gets the same answer.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import logging
+import os
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.errors import CollectiveError
 from hpcgnn.exchange.plan import RowList
-from hpcgnn.exchange.transfer import Block, HostDelivery, all_to_all, placed
+from hpcgnn.exchange.transfer import Block, Checks, HostDelivery, Transport, all_to_all, placed
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.quantization import refuse_bad_row
-from hpcgnn.ops.streams import Mark, Streams
+from hpcgnn.ops.streams import Mark, Streams, streams_of
+from hpcgnn.run.launch import has_mpi
 
 PIECE_BYTES = 1 << 22    # long enough for full bandwidth of PCIe and network, short compared with a message
 DOUBLE = 2               # pieces of a lane in pinned memory, if somebody polls
+CUDA = 0                                     # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
+# Variables that switch device pointers on, for libraries that can't be asked: Cray MPICH, MPICH, MVAPICH2, MVAPICH.
+SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MPIR_CVAR_ENABLE_GPU", "MV2_USE_CUDA", "MVP_USE_CUDA", "MVP_ENABLE_GPU")
+PROOF_BYTES = (64, 1 << 20)                  # one below the eager limit of every MPI, one above it
+PROOF_TAG, PROOF_SECONDS = 32002, 30.0
+_unfinished: list[tuple] = []                # buffers of messages that never came: MPI may still write to them
+logger = logging.getLogger(__name__)
 
 
 class RowChecks:
@@ -53,7 +72,7 @@ class DirectDelivery:
     is_read_later = True
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
-                 tag: int, ready: Mark, checks: RowChecks | None, is_open: bool):
+                 tag: int, ready: Mark, checks: Checks | None, is_open: bool):
         self._tensors, self._ready, self._checks, self._is_open = (send, receive), ready, checks, is_open
         self.comm, self.peers, self.tag = comm, peers, tag
         self.sent_bytes, self.received_bytes = sum(map(len, send)), sum(map(len, receive))
@@ -231,7 +250,7 @@ class StagedDelivery:
     is_read_later = True
 
     def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
-                 tag: int, staging: Staging, checks: RowChecks | None, is_open: bool):
+                 tag: int, staging: Staging, checks: Checks | None, is_open: bool):
         self.comm, self.peers, self.tag = comm, peers, tag
         self._send, self._receive, self._staging = send, receive, staging
         self.sent_bytes, self.received_bytes = sum(map(len, send)), sum(map(len, receive))
@@ -306,3 +325,175 @@ class StagedDelivery:
         checks, self._checks = self._checks, None
         if checks is not None:
             checks.read()
+
+
+class _DeviceTransport:
+    def __init__(self, device: torch.device):
+        self.device, self.streams = device, streams_of(device)
+
+    def empty(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+
+
+class CudaAwareTransport(_DeviceTransport):
+    """MPI takes device pointers."""
+
+    name = "cuda-aware"
+
+    def new_staging(self) -> None:
+        pass
+
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Any], receive: list[Any], tag: int,
+                staging: Staging | None, checks: Checks | None = None, is_open: bool = False) -> DirectDelivery:
+        return DirectDelivery(comm, peers, send, receive, tag, self.streams.message.mark(), checks, is_open)
+
+    def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
+        with self.streams.message.after_computing():
+            self.streams.message.mark().synchronize()     # MPI reads and writes what the device computed
+        comm.Allreduce(MPI.IN_PLACE, [device_memory(values.view(-1).view(torch.uint8)), MPI.FLOAT], MPI.SUM)
+
+
+class StagedTransport(_DeviceTransport):
+    """MPI takes pinned host memory; copies run on the message stream."""
+
+    name = "staged"
+
+    def __init__(self, device: torch.device):
+        super().__init__(device)
+        self._sums: torch.Tensor | None = None
+
+    def new_staging(self) -> Staging:
+        return Staging(self.streams)
+
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Any], receive: list[Any],
+                tag: int, staging: Any, checks: Checks | None = None, is_open: bool = False) -> StagedDelivery:
+        return StagedDelivery(comm, peers, send, receive, tag, staging, checks, is_open)
+
+    def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
+        stream, values = self.streams.message, values.view(-1).view(torch.uint8)
+        if self._sums is None or len(self._sums) < len(values):
+            self._sums = self.streams.pinned(len(values))
+        pinned = self._sums[:len(values)]
+        with stream.after_computing():
+            stream.copy(pinned, values)
+        stream.mark().synchronize()     # MPI reads and writes what was copied
+        comm.Allreduce(MPI.IN_PLACE, pinned.numpy().view(np.float32), MPI.SUM)
+        stream.copy(values, pinned)
+        stream.join()
+
+
+def choose_transport(comm: MPI.Comm, name: str, device: torch.device) -> Transport:
+    """Collective: return the transport of rows on a GPU, the same on all ranks.
+
+    "auto" is cuda-aware if MPI says that it takes device pointers and a small exchange succeeds; otherwise staged,
+    and rank 0 logs the reason. Raises CollectiveError if "cuda-aware" was demanded and does not work.
+    """
+    if name == "staged":
+        return StagedTransport(device)
+    reason = _why_not(comm, name == "cuda-aware", device)
+    if not reason:
+        return CudaAwareTransport(device)
+    if name == "cuda-aware":
+        raise CollectiveError(f"transport cuda-aware can't be used: {reason}; use --set transport=staged")
+    if comm.rank == 0:
+        logger.warning("messages travel through pinned memory of the host: %s", reason)
+    return StagedTransport(device)
+
+
+def _why_not(comm: MPI.Comm, is_demanded: bool, device: torch.device) -> str:
+    # A library that can't be asked is tried only on demand: without support it would read a device pointer as host
+    # memory and crash.
+    own = answer_of_mpi()
+    if comm.allreduce(int(own.takes_pointers is not True), MPI.MAX):
+        answers = comm.allgather(own)
+        refusals = [answer.reason for answer in answers if answer.takes_pointers is False]
+        silences = [answer.reason for answer in answers if answer.takes_pointers is None]
+        if refusals or (silences and not is_demanded):
+            return [*refusals, *silences][0]
+    return why_pointers_fail(comm, device)
+
+
+class Answer(NamedTuple):
+    """Whether MPI takes device pointers (None: it does not say), and the reason."""
+
+    takes_pointers: bool | None
+    reason: str
+
+
+def answer_of_mpi(library: ctypes.CDLL | None = None, variables: Mapping[str, str] | None = None) -> Answer:
+    """Ask the MPI library, by default mpi4py's, or else the environment variables that switch device pointers on."""
+    if library is None and not has_mpi():
+        return Answer(False, "there is no MPI library")
+    library = ctypes.CDLL(MPI.__file__) if library is None else library
+    variables = os.environ if variables is None else variables
+    for name, ask in (("MPIX_GPU_query_support", _mpich), ("MPIX_Query_cuda_support", _open_mpi)):
+        if hasattr(library, name):
+            is_there = ask(getattr(library, name))
+            return Answer(is_there, f"{name} of this MPI says {'yes' if is_there else 'no'}")
+    for name in SWITCHES:
+        if variables.get(name, "").strip():
+            is_on = variables[name].strip().lower() not in ("0", "no", "off", "false")
+            return Answer(is_on, f"{name} is {variables[name]}")
+    return Answer(None, "this MPI can't be asked whether it takes pointers of a GPU")
+
+
+def _mpich(query) -> bool:
+    is_supported = ctypes.c_int(0)
+    return query(ctypes.c_int(CUDA), ctypes.byref(is_supported)) == MPI.SUCCESS and bool(is_supported.value)
+
+
+def _open_mpi(query) -> bool:
+    return query() == 1
+
+
+def why_pointers_fail(comm: MPI.Comm, device: torch.device) -> str:
+    """Collective: exchange known bytes with both ring neighbors and sum known numbers, in device memory.
+
+    Returns what failed on the first failing rank, the same on all ranks; empty if all worked.
+    """
+    steps = [*(partial(_why_ring_fails, comm, device, num_bytes) for num_bytes in PROOF_BYTES),
+             partial(_why_sum_fails, comm, device)]
+    for step in steps:
+        try:
+            failure = step()
+        except MPI.Exception as error:
+            failure = f"MPI said {error.Get_error_string()}"
+        if comm.allreduce(int(bool(failure)), MPI.MAX):
+            failures = comm.allgather(failure)
+            failed = [rank for rank, sentence in enumerate(failures) if sentence]
+            return f"the trial exchange failed on rank {failed[0]}: {failures[failed[0]]}"
+    return ""
+
+
+def _why_ring_fails(comm: MPI.Comm, device: torch.device, num_bytes: int) -> str:
+    before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    sent, received = _pattern(comm.rank, num_bytes).to(device), torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    _wait_for(device)
+    _unfinished.append((sent, received))
+    requests = [comm.Irecv([device_memory(received), MPI.BYTE], before, PROOF_TAG),
+                comm.Isend([device_memory(sent), MPI.BYTE], after, PROOF_TAG)]
+    deadline = time.monotonic() + PROOF_SECONDS
+    while not MPI.Request.Testall(requests):
+        if time.monotonic() > deadline:
+            return f"{num_bytes} bytes between neighbors had not arrived after {PROOF_SECONDS:g} s"
+    _unfinished.pop()
+    is_right = torch.equal(received.cpu(), _pattern(before, num_bytes))
+    return "" if is_right else f"{num_bytes} bytes arrived from rank {before} with other values"
+
+
+def _why_sum_fails(comm: MPI.Comm, device: torch.device) -> str:
+    values = torch.arange(1000, dtype=torch.float32).to(device) + comm.rank
+    _wait_for(device)
+    comm.Allreduce(MPI.IN_PLACE, [device_memory(values.view(torch.uint8)), MPI.FLOAT], MPI.SUM)
+    expected = comm.size * torch.arange(1000) + comm.size * (comm.size - 1) // 2
+    return "" if torch.equal(values.cpu().long(), expected) else "a sum over all ranks has other values"
+
+
+def _wait_for(device: torch.device) -> None:
+    stream = streams_of(device).message
+    with stream.after_computing():
+        stream.mark().synchronize()     # MPI touches these buffers next
+
+
+def _pattern(rank: int, num_bytes: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng((rank, num_bytes)).integers(0, 256, num_bytes, np.uint8))
