@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hpcgnn.run import helper_thread
-from hpcgnn.run.helper_thread import HelperThread
+from hpcgnn.run import watchdog
+from hpcgnn.run.watchdog import HelperThread
 
 
 def test_runs_its_function_once_beside_the_caller_who_can_wait_for_it():
@@ -44,7 +44,7 @@ def test_a_function_that_raises_leaves_nobody_waiting(monkeypatch):
 
 
 def test_a_thread_that_dies_before_its_first_line_is_an_error_and_no_endless_wait(monkeypatch):
-    monkeypatch.setattr(helper_thread, "START_SECONDS", 0.2)
+    monkeypatch.setattr(watchdog, "START_SECONDS", 0.2)
     # As where the interpreter has no memory for the thread's first frame: it ends, and nothing of it has run.
     monkeypatch.setattr(_thread, "start_new_thread", lambda function, arguments: None)
     began = time.monotonic()

@@ -24,8 +24,8 @@ from hpcgnn.bench.timing import OURS, Measurement
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.cuda.bit_gemm import AND_CAPABILITY
 from hpcgnn.ops.cuda.module import kernel
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import sub_warp
+from hpcgnn.ops.resident import on_device
 
 FLUSH_BYTES = 1 << 30       # written before each repetition
 BUSY_SECONDS = 2e-3         # least time of all writing before a repetition; Python queues a launch in a tenth of that

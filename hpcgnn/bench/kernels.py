@@ -21,7 +21,6 @@ from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmar
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey
-from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.dense import map_rows, weight_gradient
 from hpcgnn.ops.pointwise import activate, dropout
 from hpcgnn.ops.quantization import (
@@ -33,6 +32,7 @@ from hpcgnn.ops.quantization import (
     quantize_rows,
     start_quantizing,
 )
+from hpcgnn.ops.resident import resident
 from hpcgnn.ops.simd import multiplies_bfloat16
 
 WIDTH = 256             # columns of messages, of pointwise work and of weights

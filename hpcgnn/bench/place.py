@@ -22,8 +22,8 @@ from hpcgnn._ext import ceilings as kernels
 from hpcgnn._ext import peaks
 from hpcgnn.bench.graphs import Topology, draw_communities, drawn_arcs, read_topology
 from hpcgnn.bench.timing import OURS, Begin, Effort, Measurement, say_nothing, wall_seconds
+from hpcgnn.ops.dispatch import STORAGE_NUMBER, as_bytes
 from hpcgnn.ops.simd import allows_tiles, multiplies_bfloat16
-from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes
 
 FEWEST_REPETITIONS = 3
 LONGEST_REASON = 120        # characters of a refusal

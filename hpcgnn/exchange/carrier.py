@@ -24,8 +24,7 @@ from hpcgnn.errors import exit_code_of, explanation_of
 from hpcgnn.exchange.plan import Rounds
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transfer import MAX_TAG, HostDelivery, Link, waiting
-from hpcgnn.run.helper_thread import HelperThread
-from hpcgnn.run.watchdog import HERE, say
+from hpcgnn.run.watchdog import HERE, HelperThread, say
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transfer import HOST, Transport
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD, CounterKey
-from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.quantization import (
     LARGEST_PARAMETER_WIDTH,
     NO_BAD_ROW,
@@ -33,6 +32,7 @@ from hpcgnn.ops.quantization import (
     quantize_rows,
     start_quantizing,
 )
+from hpcgnn.ops.resident import resident
 from hpcgnn.widths import BIT_WIDTHS
 
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line

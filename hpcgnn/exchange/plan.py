@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.errors import CollectiveError, KernelError
-from hpcgnn.ops.cuda.resident import make_resident
+from hpcgnn.ops.resident import make_resident
 from hpcgnn.partition.partition import Partition, needed_digests, sent_digests
 
 

@@ -32,7 +32,7 @@ from hpcgnn.graph.reductions import degree_factor
 from hpcgnn.graph.rows import NO_ROW, FarArcs
 from hpcgnn.ops.aggregation import SparseRows, add_product, from_csr, multiply
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.cuda.resident import resident
+from hpcgnn.ops.resident import resident
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.vertex_cover import minimum_vertex_cover
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from hpcgnn.exchange.plan import RowList
-from hpcgnn.ops.cuda.resident import make_resident, on_device
 from hpcgnn.ops.quantization import NO_BAD_ROW, Buffer, MessageLayout
+from hpcgnn.ops.resident import make_resident, on_device
 from hpcgnn.widths import rows_sent
 
 

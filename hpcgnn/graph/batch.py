@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcgnn._ext import cutting as kernels
 from hpcgnn.graph.rows import Prefixes
-from hpcgnn.ops.cuda.resident import make_resident
+from hpcgnn.ops.resident import make_resident
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.ops.aggregation import PackedRows, SparseRows
-from hpcgnn.ops.cuda.resident import resident
+from hpcgnn.ops.resident import resident
 
 ROWS_COUNTED = 1 << 16
 

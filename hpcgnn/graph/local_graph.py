@@ -40,8 +40,8 @@ from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
 from hpcgnn.ops.aggregation import SparseRows, aggregate, chosen_rows, maximum, multiply
 from hpcgnn.ops.arena import empty, in_memory, keep_long
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey, words_of
-from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.pointwise import Activating, Activation, apply_activation, dropout
+from hpcgnn.ops.resident import resident
 from hpcgnn.ops.spans import spans
 
 if TYPE_CHECKING:

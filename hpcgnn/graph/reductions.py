@@ -14,7 +14,7 @@ import scipy.sparse
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.aggregation import SparseRows, from_csr
-from hpcgnn.ops.cuda.resident import resident
+from hpcgnn.ops.resident import resident
 
 REDUCTIONS = ("sum", "mean", "gcn")
 

@@ -18,8 +18,8 @@ from hpcgnn.data.options import Progress, ProgressTask, silent
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.library.options import Options, PreprocessOptions, preprocess_graph
 from hpcgnn.run.launch import MPI, join, together
-from hpcgnn.run.notebook import CellLine, is_notebook
-from hpcgnn.run.output import tell
+from hpcgnn.run.notebook import CellLine
+from hpcgnn.run.output import is_notebook, tell
 from hpcgnn.shards.folder import ALONE, Crew
 from hpcgnn.shards.schema import GraphInfo
 

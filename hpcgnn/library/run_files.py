@@ -15,7 +15,8 @@ from hpcgnn.report.formats import format_bytes, format_seconds
 from hpcgnn.report.run_folder import Run as StoredRun
 from hpcgnn.report.run_folder import read_runs
 from hpcgnn.report.series import ScoreKind
-from hpcgnn.run.notebook import html_table, is_notebook, show_page
+from hpcgnn.run.notebook import html_table, show_page
+from hpcgnn.run.output import is_notebook
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ from hpcgnn.links.decoders import DistMult, cubes, queries
 from hpcgnn.links.questions import Relations
 from hpcgnn.ops.aggregation import chosen_rows
 from hpcgnn.ops.counter import CounterKey, words_of
-from hpcgnn.ops.cuda.resident import resident
+from hpcgnn.ops.resident import resident
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from hpcgnn.nn.models import is_of_hpcgnn, plain
 from hpcgnn.partition.partition import Partition
 from hpcgnn.run.launch import together
 from hpcgnn.shards.schema import GraphInfo
-from hpcgnn.training.generators import alike_draws
+from hpcgnn.training.alike import alike_draws
 from hpcgnn.training.objective import SPLITS
 from hpcgnn.training.scores import CLASSES, KINDS, LINKS, Score
 

@@ -13,10 +13,9 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.batch_norm import normalized
 from hpcgnn.nn.convolution import GCNConvolution
 from hpcgnn.nn.layers import maps_first, of_input
-from hpcgnn.nn.linear import NORMS, add_bias, layer_norm_of, linear
+from hpcgnn.nn.linear import NORMS, add_bias, layer_norm_of, linear, normalized
 from hpcgnn.nn.propagation import known_hops, propagate, propagate_input, take_hops
 
 

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.batch_norm import BatchNorm, normalized
 from hpcgnn.nn.convolution import Convolution, GCNConvolution, MaxPoolConvolution, SAGEConvolution
 from hpcgnn.nn.layers import LINEAR, of_input
-from hpcgnn.nn.linear import NORMS, layer_norm_of
+from hpcgnn.nn.linear import NORMS, BatchNorm, layer_norm_of, normalized
 
 
 class ConvolutionStack(nn.Module):

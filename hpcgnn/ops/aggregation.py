@@ -18,10 +18,9 @@ from hpcgnn._ext import aggregation as kernels
 from hpcgnn._ext import maximum as maximum_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.cuda.resident import make_resident
-from hpcgnn.ops.dispatch import by_device
+from hpcgnn.ops.dispatch import STORAGE_NUMBER, as_bytes, by_device, check_rows
 from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer
-from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
+from hpcgnn.ops.resident import make_resident
 
 if TYPE_CHECKING:
     from hpcgnn.ops.cuda.segments import Geometry

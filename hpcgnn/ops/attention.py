@@ -14,10 +14,9 @@ from hpcgnn._ext import attention as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.aggregation import SparseRows, entry_dtype, multiply_weighted
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.dense import map_back, map_rows, weight_gradient
-from hpcgnn.ops.dispatch import by_device
-from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
+from hpcgnn.ops.dispatch import STORAGE_NUMBER, as_bytes, by_device, check_rows
+from hpcgnn.ops.resident import on_device
 
 # For `shares_rows`, measured on an AMD EPYC without AVX-512: products took 15 ps per multiply-add (1.8 times as much if
 # a head has 64 columns instead of 256), sums 330 ps per float32 read.

@@ -13,10 +13,9 @@ from hpcgnn._ext import column_sums as sums
 from hpcgnn._ext import dense as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.dispatch import by_device
+from hpcgnn.ops.dispatch import STORAGE_NUMBER, as_bytes, by_device, check_rows
 from hpcgnn.ops.simd import multiplies_bfloat16
 from hpcgnn.ops.spans import blocks
-from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
 
 
 def combine(rows: torch.Tensor, weight: torch.Tensor, own: torch.Tensor | None, own_weight: torch.Tensor | None,

@@ -8,6 +8,9 @@
     _map_rows.on(device)(rows, weight, out)
 
 Files of ops/cuda are imported when a device first needs one of their functions.
+
+Rows are stored in one of STORAGES, and all operations sum in float32. The host's kernels take `as_bytes(rows)`, the
+memory of a contiguous (n, dim) matrix as an (n, bytes of a row) buffer of uint8.
 """
 
 from __future__ import annotations
@@ -20,8 +23,12 @@ from typing import Any
 
 import torch
 
+from hpcgnn._ext.storage import RowBytes
 from hpcgnn.errors import KernelError
 
+as_bytes = RowBytes
+STORAGES = (torch.float32, torch.bfloat16, torch.float16)
+STORAGE_NUMBER = {storage: number for number, storage in enumerate(STORAGES)}      # of ext/src/storage.h
 _operations: list[Operation] = []
 _device_types = {"cuda"}      # device types for which ops/cuda computes
 
@@ -82,3 +89,12 @@ def _switch(device_types: set[str]) -> None:
     _device_types = device_types
     for operation in _operations:
         operation.clear()
+
+
+def check_rows(rows: torch.Tensor, num_rows: int, operation: str, *dtypes: torch.dtype) -> None:
+    """Raise KernelError unless `rows` is a contiguous (num_rows, dim) matrix of a storage type, or of `dtypes`."""
+    allowed = dtypes or STORAGES
+    if rows.dtype not in allowed or rows.ndim != 2 or rows.shape[0] != num_rows or not rows.is_contiguous():
+        names = " or ".join(str(allowed_type).removeprefix("torch.") for allowed_type in allowed)
+        raise KernelError(f"{operation} needs contiguous {names} of {num_rows} rows, "
+                          f"found {rows.dtype} of shape {tuple(rows.shape)}")

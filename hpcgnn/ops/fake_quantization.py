@@ -9,8 +9,7 @@ import torch
 from hpcgnn._ext import fake_quantization as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.dispatch import by_device
-from hpcgnn.ops.storage import check_rows
+from hpcgnn.ops.dispatch import by_device, check_rows
 
 LARGEST_CODE = 255
 

@@ -17,8 +17,7 @@ from hpcgnn._ext import pointwise as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
-from hpcgnn.ops.dispatch import by_device
-from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes, check_rows
+from hpcgnn.ops.dispatch import STORAGE_NUMBER, as_bytes, by_device, check_rows
 
 
 class _Dropout(torch.autograd.Function):

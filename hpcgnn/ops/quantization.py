@@ -17,9 +17,8 @@ import torch
 from hpcgnn._ext import quantization as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.cuda.resident import make_resident, on_device
-from hpcgnn.ops.dispatch import by_device, device_kernels
-from hpcgnn.ops.storage import STORAGE_NUMBER, STORAGES, as_bytes
+from hpcgnn.ops.dispatch import STORAGE_NUMBER, STORAGES, as_bytes, by_device, device_kernels
+from hpcgnn.ops.resident import make_resident, on_device
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 ROUNDINGS = ("stochastic", "nearest")

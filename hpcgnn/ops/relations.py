@@ -31,8 +31,8 @@ from hpcgnn.ops import spans
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply, multiply_weighted
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.attention import products_by_head, sum_entries, sums_by_head
-from hpcgnn.ops.cuda.resident import make_resident, on_device, resident
 from hpcgnn.ops.dense import map_back, map_rows, weight_gradient
+from hpcgnn.ops.resident import make_resident, on_device, resident
 
 BLOCK_VALUES, LEAST_ROWS = 1 << 20, 64      # values of a block's sums, which stay in the cache; rows of a block
 COUNTS_AT_ONCE = 1 << 22

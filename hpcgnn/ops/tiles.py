@@ -20,8 +20,8 @@ from hpcgnn._ext import bit_gemm
 from hpcgnn._ext import tiles as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, BitLines, CodeRange, Rescaling, check_product, finish_product
-from hpcgnn.ops.cuda.resident import make_resident
 from hpcgnn.ops.dispatch import by_device
+from hpcgnn.ops.resident import make_resident
 from hpcgnn.ops.simd import simd_level
 
 TILE_ROWS, TILE_COLUMNS = 8, 128

@@ -18,7 +18,7 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.aggregation import SparseRows, from_csr
-from hpcgnn.ops.cuda.resident import resident
+from hpcgnn.ops.resident import resident
 from hpcgnn.pyg.convolutions import is_convolution
 
 READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,

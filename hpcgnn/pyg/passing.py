@@ -27,7 +27,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.nn.propagation import neighbor_sums
 from hpcgnn.ops.aggregation import aggregate
-from hpcgnn.ops.storage import STORAGE_NUMBER
+from hpcgnn.ops.dispatch import STORAGE_NUMBER
 from hpcgnn.pyg.convolutions import (
     READS_SUMS_ONCE,
     Way,

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.batch_norm import batch_norm
+from hpcgnn.nn.linear import batch_norm
 from hpcgnn.nn.node_embedding import NodeEmbedding
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.pointwise import dropout

@@ -24,8 +24,8 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.aggregation import aggregate
-from hpcgnn.ops.cuda.resident import resident
-from hpcgnn.ops.storage import STORAGE_NUMBER
+from hpcgnn.ops.dispatch import STORAGE_NUMBER
+from hpcgnn.ops.resident import resident
 from hpcgnn.pyg.convolutions import Way
 from hpcgnn.pyg.edges import GraphEdges, plain_edges
 from hpcgnn.pyg.fitting import INDEX_NAMES, Signature

@@ -17,7 +17,7 @@ from hpcgnn.nn.heads import scored
 from hpcgnn.partition.partition import Partition
 from hpcgnn.results.embedding import watch_last_layer
 from hpcgnn.shards.schema import GraphInfo
-from hpcgnn.training.generators import alike_draws
+from hpcgnn.training.alike import alike_draws
 from hpcgnn.training.reading import Reading
 from hpcgnn.training.scores import CLASSES, LINKS, MULTI_LABEL, REGRESSION
 

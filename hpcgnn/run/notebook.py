@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import html
-import sys
 import time
 from collections.abc import Mapping
 
 SECONDS_BETWEEN = 0.2      # two drawings of a line
-
-
-def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; the terminal program `ipython` is not."""
-    find_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return getattr(find_shell() if find_shell else None, "kernel", None) is not None
 
 
 class CellLine:

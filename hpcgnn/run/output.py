@@ -290,3 +290,9 @@ def _folded(column: Column) -> str:
     heading = str(column.header)
     lengths = [len(str(text)) for text in (*column.cells, *heading.split())]
     return "\n".join(textwrap.wrap(heading, max(lengths, default=1), break_on_hyphens=False))
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; the terminal program `ipython` is not."""
+    find_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return getattr(find_shell() if find_shell else None, "kernel", None) is not None

@@ -9,6 +9,7 @@ lives, reports this and ends the job.
 
 from __future__ import annotations
 
+import _thread
 import array
 import fcntl
 import json
@@ -19,11 +20,11 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from hpcgnn.run.helper_thread import HelperThread
 from hpcgnn.run.output import MAX_NAMED, ranks_text
 
 STARTUP_SECONDS = 300.0     # least timeout at the start: loading libraries and opening files leaves no notes
@@ -33,6 +34,7 @@ LOOKS_TO_ANSWER = 4         # a rank without a new word after this many looks is
 LEAST_SECONDS_TO_ANSWER = 3.0    # but not before this many seconds, since a machine may be busy
 SPEAKING_GRACE = 5.0        # seconds in which the lowest rank that lives reports and ends the others
 WORDS = ".standstill"
+START_SECONDS = 30.0      # time for a new thread to begin on a loaded machine
 
 
 class Watchdog:
@@ -240,3 +242,42 @@ def _wait_for_reader(stream: TextIO) -> None:
 HERE = Whereabouts()
 
 WATCHDOG = Watchdog()
+
+
+class HelperThread:
+    """Calls `target()` once, in a daemon thread; `name` is for the error of a failed start.
+
+    `threading.Thread.start` waits until the new thread says that it runs. A thread that gets no memory never says so,
+    and the starter hangs (seen under an address-space limit). Here the wait ends after START_SECONDS, and neither side
+    allocates anything.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str):
+        self._target, self._name = target, name
+        self._is_waited_for, self._is_running = threading.Lock(), threading.Lock()
+
+    def start(self) -> None:
+        """Start the thread, once only; MemoryError if it does not begin to run."""
+        # Two locks: the thread releases the first when it runs, and the second when its function has returned.
+        self._is_waited_for.acquire()
+        self._is_running.acquire()
+        _thread.start_new_thread(self._run, ())
+        if not self._is_waited_for.acquire(timeout=START_SECONDS):
+            self._is_running.release()
+            raise MemoryError(f"thread {self._name} could not begin")
+
+    def join(self, timeout: float = -1) -> None:
+        """Wait until the function has returned, at most `timeout` seconds; return at once if it never began."""
+        if self._is_running.acquire(timeout=timeout):
+            self._is_running.release()
+
+    @property
+    def is_running(self) -> bool:
+        return self._is_running.locked()
+
+    def _run(self) -> None:
+        self._is_waited_for.release()
+        try:
+            self._target()
+        finally:
+            self._is_running.release()

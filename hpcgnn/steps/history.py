@@ -13,8 +13,8 @@ from hpcgnn.exchange.state import State, fill, on_host
 from hpcgnn.ops.aggregation import PackedRows
 from hpcgnn.ops.arena import empty, keep_long
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.cuda.resident import on_device, resident
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.resident import on_device, resident
 
 Places: TypeAlias = np.ndarray | torch.Tensor
 Site = tuple[int, int]      # (number of exchanges before this one in a pass, number of columns)

@@ -18,7 +18,7 @@ from hpcgnn.exchange.state import State
 from hpcgnn.graph.batch import Batch
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
-from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.resident import on_device
 from hpcgnn.steps.history import History, KeptRows
 
 

@@ -32,8 +32,8 @@ from hpcgnn.graph.rows import LocalRows
 from hpcgnn.ops.aggregation import PackedRows, SparseRows, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.pointwise import dropout
+from hpcgnn.ops.resident import on_device
 from hpcgnn.steps.clusters import Clusters, deal, rests_in
 from hpcgnn.steps.history import STORED, History, KeptRows
 from hpcgnn.steps.late import LastGradients, LateMessages

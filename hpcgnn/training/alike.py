@@ -1,4 +1,4 @@
-"""Checks, before training, that all ranks compute alike and were given the same settings.
+"""Ranks that compute alike: checks of versions and settings before training, and equal draws in every step.
 
 Each rank holds a full copy of the weights. The copies stay equal only if every rank rounds alike, so ranks with other
 versions or instruction sets are refused.
@@ -7,23 +7,33 @@ To compare settings cheaply, rank 0 broadcasts a checksum of its own. Only if so
 settings gathered, and the error names the settings, the values and the ranks. A model, loss or optimizer from a user's
 program is compared by its class or name, its printed form and the floats in it (initial weights are floats). Integers
 outside the printed form are ignored, because a program may store its rank there.
+
+In each step the random generators of torch, NumPy and Python have the same state on all ranks, too: a model that skips
+a whole layer, or masks columns, draws from one. The state is a function of seed, epoch and step, like all other draws,
+so a resumed run continues with the same draws. A user's own draws before and after a step are not disturbed.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import platform
+import random
 import re
 import types
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from mpi4py import MPI
+from torch import nn
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError
@@ -218,3 +228,48 @@ def _of_function(function: types.FunctionType, depth: int) -> str:
     bound = [*closed, *(value for value in read if isinstance(value, float)), *defaults]
     name = "" if function.__module__.startswith("hpcgnn.") else function.__qualname__
     return " ".join(filter(None, [name, description_of(bound, depth - 1)]))
+
+
+# Found once per model, in its first pass.
+_HELD: WeakKeyDictionary[nn.Module, list] = WeakKeyDictionary()
+
+
+@contextmanager
+def alike_draws(model: nn.Module, *key: int) -> Iterator[None]:
+    """Within the block, the global generators and those in the model's modules follow `key`: seed, epoch and step."""
+    if type(model).__module__.startswith("hpcgnn.nn."):      # hpcgnn's models don't draw from generators
+        yield
+        return
+    seed = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest(), "little")
+    if model not in _HELD:
+        _HELD[model] = _held_by(model)
+    for generator in _HELD[model]:
+        _set(generator, seed)
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with ExitStack() as stack:
+        stack.callback(random.setstate, python)
+        stack.callback(np.random.set_state, numpy)
+        for generator in _of_torch():
+            stack.callback(generator.set_state, generator.get_state())
+            generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        yield
+
+
+def _of_torch() -> list[torch.Generator]:
+    return [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
+
+
+def _held_by(model: nn.Module) -> list:
+    kinds = torch.Generator, np.random.Generator, np.random.RandomState, random.Random
+    return [value for module in model.modules() for value in vars(module).values() if isinstance(value, kinds)]
+
+
+def _set(generator: torch.Generator | np.random.Generator | np.random.RandomState | random.Random, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    else:
+        generator.seed(seed)

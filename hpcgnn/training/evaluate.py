@@ -24,7 +24,7 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.spans import blocks
 from hpcgnn.run.watchdog import HERE
 from hpcgnn.shards.schema import FEATURE_NAMES, GraphInfo
-from hpcgnn.training.generators import alike_draws
+from hpcgnn.training.alike import alike_draws
 from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import UNKNOWN_LABEL, Objective
 from hpcgnn.training.own_loss import evaluating

@@ -18,13 +18,13 @@ from hpcgnn.methods.controller import Controller
 from hpcgnn.run.launch import giving_back_freed_memory, watch
 from hpcgnn.run.process import peak_bytes
 from hpcgnn.shards.schema import GraphInfo
-from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.epoch_trace import fault_error
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.job import Job
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.memory_limit import MemoryLimit, limited_memory
+from hpcgnn.training.optimizer import FlatAdam
 from hpcgnn.training.session import NOTHING, Session, read_shared_info
-from hpcgnn.training.soundness import fault_error
 from hpcgnn.training.trainer import train_epoch
 
 MOST_EPOCHS, ENOUGH_SECONDS = 6, 5.0     # limits of the sample; its first epoch is not timed

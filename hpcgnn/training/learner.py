@@ -15,14 +15,13 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.ops.adam import StepCheck, UnreadCheck, check_of, worst_of
 from hpcgnn.run.launch import together
-from hpcgnn.training.adam import FlatAdam, WeightGroup
 from hpcgnn.training.average import WeightAverage
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
 from hpcgnn.training.evaluate import check_reads
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.model_hooks import hooks_of
+from hpcgnn.training.optimizer import BUILT_IN, FlatAdam, OwnOptimizer, WeightGroup, name_of
 from hpcgnn.training.own_loss import copies_of, write_into
-from hpcgnn.training.own_optimizer import BUILT_IN, OwnOptimizer, name_of
 from hpcgnn.training.precision import LossScale
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.schedule import RateSchedule, choose_schedule

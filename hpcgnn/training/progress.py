@@ -7,19 +7,21 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich.console
 import rich.progress
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
-from hpcgnn.run.notebook import CellLine, is_notebook
-from hpcgnn.run.output import PatientStream, discard, size_text, tell, time_text, watched_stream
+from hpcgnn.run.output import PatientStream, discard, is_notebook, size_text, tell, time_text, watched_stream
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.scores import SCORES, Score
+
+if TYPE_CHECKING:
+    from hpcgnn.run.notebook import CellLine
 
 DEFAULT_SECONDS = 60.0
 
@@ -35,13 +37,19 @@ def seconds_between_lines() -> float:
     return seconds
 
 
+def _cell_line() -> CellLine:
+    from hpcgnn.run.notebook import CellLine
+
+    return CellLine()
+
+
 class EpochDisplay:
     """Context manager that shows seed, loss, validation score, bytes sent and time of each epoch."""
 
     def __init__(self, config: TrainConfig, is_shown: bool, score: Score = SCORES["accuracy"]):
         self._score = score
         is_off = not is_shown or os.environ.get("HPCGNN_PROGRESS") == "0"
-        self._cell = CellLine() if not is_off and is_notebook() else None
+        self._cell = _cell_line() if not is_off and is_notebook() else None
         self._stream = watched_stream() if is_shown and self._cell is None else None
         is_quiet = is_off or self._cell is not None or self._stream is not None
         self._line_seconds = 0.0 if is_quiet else seconds_between_lines()

@@ -12,7 +12,7 @@ from torch import nn
 
 from hpcgnn.config import TrainConfig, parse_arguments
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.batch_norm import BatchNorm
+from hpcgnn.nn.linear import BatchNorm
 from hpcgnn.nn.models import MODELS, Distributed, ModelShape, build_model, is_of_hpcgnn
 from hpcgnn.nn.node_embedding import Embedded, Nodes
 from hpcgnn.shards.schema import GraphInfo

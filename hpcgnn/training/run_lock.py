@@ -21,9 +21,9 @@ from pathlib import Path
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.registry import read_json, seal_json
-from hpcgnn.run.helper_thread import HelperThread
 from hpcgnn.run.output import tell
 from hpcgnn.run.process import stat_of
+from hpcgnn.run.watchdog import HelperThread
 
 MONTHS = 60 * 86400.0      # seconds
 TOKEN = re.compile("[0-9a-f]{32}")

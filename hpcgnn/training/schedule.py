@@ -11,9 +11,8 @@ import torch
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import TrainingError
-from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.evaluate import Evaluation
-from hpcgnn.training.own_optimizer import OwnOptimizer
+from hpcgnn.training.optimizer import FlatAdam, OwnOptimizer
 
 MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from hpcgnn.errors import TrainingError
-from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.optimizer import FlatAdam
 
 if TYPE_CHECKING:
-    from hpcgnn.training.own_optimizer import OwnOptimizer
+    from hpcgnn.training.optimizer import OwnOptimizer
 
 Result = TypeVar("Result")
 AS_THEY_ARE = 2      # first steps, in which kernels are compiled and arrays are brought to the device

@@ -30,22 +30,19 @@ from hpcgnn.run.launch import together
 from hpcgnn.run.output import tell, time_text
 from hpcgnn.run.signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
 from hpcgnn.run.watchdog import HERE
-from hpcgnn.training.adam import FlatAdam
-from hpcgnn.training.alike import check_same
+from hpcgnn.training.alike import alike_draws, check_same
 from hpcgnn.training.checkpoint import Checkpoint, Progress
-from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, modeled_seconds
+from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, fault_error, modeled_seconds, remark_on_divergence
 from hpcgnn.training.evaluate import Evaluation, classes_of, evaluate
-from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.model_hooks import hooks_of
 from hpcgnn.training.objective import Objective
-from hpcgnn.training.own_optimizer import OwnOptimizer
+from hpcgnn.training.optimizer import FlatAdam, OwnOptimizer
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
 from hpcgnn.training.run_folder import RunFolder, save
 from hpcgnn.training.run_lock import is_in_a_job_of_unknown_end, seconds_of_this_process, seconds_to_the_end_of_the_job
 from hpcgnn.training.session import Session
-from hpcgnn.training.soundness import fault_error, remark_on_divergence
 from hpcgnn.training.summary import OtherPrograms, bytes_by_pair, costs_by_rank, costs_of, summarize
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from hpcgnn.nn.heads import TERM, Heads, Outputs, check_entries, entries_of, sco
 from hpcgnn.nn.node_embedding import own_tables
 from hpcgnn.pyg.convolutions import is_convolution
 from hpcgnn.pyg.distribute import DistributedModel
-from hpcgnn.training.generators import alike_draws
+from hpcgnn.training.alike import alike_draws
 from hpcgnn.training.gradients import without_hooks
 
 SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of the model

@@ -25,8 +25,8 @@ from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.cuda import aggregation, attention
 from hpcgnn.ops.cuda.aggregation import THREADS, fold_segments
 from hpcgnn.ops.cuda.module import kernel
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import PAIR, SUFFIX, WARP, column_blocks
+from hpcgnn.ops.resident import on_device
 
 HAVING = (torch.float32, torch.float16)      # storages that the kernels exist for
 

@@ -10,7 +10,7 @@ from hpcgnn._ext import ceilings as kernels
 from hpcgnn.bench import place
 from hpcgnn.bench.place import Place, zeros
 from hpcgnn.bench.timing import Effort
-from hpcgnn.ops.storage import STORAGE_NUMBER, as_bytes
+from hpcgnn.ops.dispatch import STORAGE_NUMBER, as_bytes
 
 PLACE = Place(Effort(3), stream_bytes=1 << 16)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -10,8 +10,8 @@ from reference import draws_of
 import hpcgnn.ops.cuda.quantization as device_side
 import hpcgnn.ops.quantization as host_side
 from hpcgnn.ops.counter import BACKWARD, CounterKey
+from hpcgnn.ops.dispatch import STORAGES
 from hpcgnn.ops.quantization import MessageLayout
-from hpcgnn.ops.storage import STORAGES
 from hpcgnn.widths import BIT_WIDTHS
 
 DIMS = [1, 3, 7, 16, 33, 100, 128]

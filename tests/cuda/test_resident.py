@@ -11,8 +11,8 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.plan import RowList
 from hpcgnn.ops.aggregation import SparseRows
-from hpcgnn.ops.cuda.resident import on_device, resident
 from hpcgnn.ops.quantization import MessageLayout
+from hpcgnn.ops.resident import on_device, resident
 
 META = torch.empty(0, device="meta")    # another device that every machine has
 

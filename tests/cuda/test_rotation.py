@@ -16,8 +16,8 @@ from hpcgnn.ops.counter import FORWARD
 from hpcgnn.ops.cuda import rotation
 from hpcgnn.ops.cuda.module import STATIC_SHARED_BYTES
 from hpcgnn.ops.cuda.rotation import MOST_SCRATCH_ROWS, RotationShape
+from hpcgnn.ops.dispatch import STORAGES
 from hpcgnn.ops.quantization import MessageLayout
-from hpcgnn.ops.storage import STORAGES
 from hpcgnn.widths import BIT_WIDTHS
 
 ROTATION = KEY.seed, KEY.epoch, stream_of(7, KEY.layer, KEY.part)

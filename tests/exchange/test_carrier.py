@@ -21,7 +21,7 @@ from hpcgnn.exchange.kinds import Fresh, Kept
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transfer import HostDelivery, Link
-from hpcgnn.run.helper_thread import HelperThread
+from hpcgnn.run.watchdog import HelperThread
 
 COMM = MPI.COMM_WORLD
 CARRIED = ("thread", "polling")

@@ -20,8 +20,8 @@ from hpcgnn.__main__ import main
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.sealed import SEAL_BYTES, parse_seal
-from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.optimizer import FlatAdam
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.run_lock import RunLock
 

@@ -15,7 +15,7 @@ from training_setup import SMALL
 import hpcgnn
 from hpcgnn.data.options import ProgressTask
 from hpcgnn.errors import CollectiveError, ConfigError
-from hpcgnn.run.notebook import is_notebook
+from hpcgnn.run.output import is_notebook
 
 COMM = MPI.COMM_WORLD
 SETTINGS = {name: value for name, value in SMALL.items() if name != "model"}

@@ -12,7 +12,7 @@ from reference_quantization import narrow
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.reductions import build_adjacency
 from hpcgnn.ops import attention
-from hpcgnn.ops.storage import STORAGES
+from hpcgnn.ops.dispatch import STORAGES
 
 HEADS, SLOPE = [1, 2, 3, 4, 8, 16, 20], 0.2
 # Half a unit in the last place of the storage, relative.

@@ -10,8 +10,8 @@ from reference_quantization import encode_nearest, narrow, receive_nearest, wide
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import FORWARD, CounterKey
+from hpcgnn.ops.dispatch import STORAGES
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, parameters_of, quantize_rows
-from hpcgnn.ops.storage import STORAGES
 from hpcgnn.widths import BIT_WIDTHS
 
 DIMS = [1, 7, 41, 128, 257]

@@ -11,8 +11,8 @@ from reference_rotation import code_row, encode_rotated, passes_of
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import BACKWARD, DROPOUT, FORWARD, CounterKey
+from hpcgnn.ops.dispatch import STORAGES
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, parameters_of, quantize_rows
-from hpcgnn.ops.storage import STORAGES
 from hpcgnn.widths import BIT_WIDTHS, ROTATED_ERROR, ROTATED_NORM
 
 DIMS = [1, 2, 3, 5, 7, 8, 16, 24, 40, 64, 100, 128, 256, 300, 500, 1000, 1024, 1433, 3000]

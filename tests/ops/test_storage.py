@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.ops.storage import STORAGE_NUMBER, STORAGES, as_bytes
+from hpcgnn.ops.dispatch import STORAGE_NUMBER, STORAGES, as_bytes
 
 
 @pytest.mark.parametrize("storage", STORAGES)

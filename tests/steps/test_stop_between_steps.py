@@ -24,8 +24,8 @@ from training_setup import (
 
 from hpcgnn.errors import Interrupted
 from hpcgnn.training import trainer
-from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.optimizer import FlatAdam
 
 COMM = MPI.COMM_WORLD
 SETTINGS = {"model": "sage", "layers": 2, "dropout": 0.5, "method": "uniform", "bits": 4, "epochs": 5, "lr": 0.003,

@@ -15,8 +15,8 @@ from training_setup import easy_graph, write
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.ops.adam import check_of
-from hpcgnn.training.adam import FlatAdam, WeightGroup
 from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.optimizer import FlatAdam, WeightGroup
 
 
 def network():

@@ -11,8 +11,8 @@ from mpi4py import MPI
 from torch import nn
 from training_setup import losses, train
 
-from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.optimizer import FlatAdam
 
 COMM = MPI.COMM_WORLD
 

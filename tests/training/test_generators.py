@@ -10,7 +10,7 @@ import torch
 from mpi4py import MPI
 
 import hpcgnn
-from hpcgnn.training.generators import alike_draws
+from hpcgnn.training.alike import alike_draws
 
 COMM = MPI.COMM_WORLD
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcgnn.training.soundness import remark_on_divergence
+from hpcgnn.training.epoch_trace import remark_on_divergence
 
 
 @pytest.mark.parametrize("losses, is_said", [

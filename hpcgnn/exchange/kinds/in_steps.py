@@ -35,8 +35,8 @@ from hpcgnn.exchange.transfer import swap_rows
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.arena import empty, keep_long
 from hpcgnn.ops.counter import BACKWARD
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows
+from hpcgnn.ops.resident import on_device
 
 NEVER = -(1 << 40)      # epoch of a row that was never sent
 

@@ -13,9 +13,8 @@ from hpcgnn.errors import KernelError
 from hpcgnn.exchange.arrival import Arrival, ReceivedTable
 from hpcgnn.exchange.bits import EpochPlan
 from hpcgnn.exchange.codec import encode
-from hpcgnn.exchange.kinds.in_steps import KeptInSteps
 from hpcgnn.exchange.kinds.kept_messages import KeptMessages, PredictedRows, SmoothedRows, encode_difference
-from hpcgnn.exchange.kinds.kind import RememberingKind
+from hpcgnn.exchange.kinds.kind import ExchangeKind, RememberingKind
 from hpcgnn.exchange.sender import Outgoing, Place, Sender
 from hpcgnn.graph.hop import ExchangeSite
 
@@ -34,7 +33,9 @@ class Kept(RememberingKind[KeptMessages]):
         self._smoothing, self._predicts, self._picks = smoothing, predicts, picks
         self._plan: EpochPlan | None = None
 
-    def in_steps(self) -> KeptInSteps:
+    def in_steps(self) -> ExchangeKind:
+        from hpcgnn.exchange.kinds.in_steps import KeptInSteps
+
         return KeptInSteps(self._max_age, self._smoothing, self._predicts, self._picks)
 
     def predicting(self, picks: bool = False) -> Kept:

@@ -23,8 +23,8 @@ from hpcgnn.exchange.state import State, Stateful, on_host, table_of
 from hpcgnn.exchange.thinned import note_in_list, received_part, sent_part
 from hpcgnn.ops.arena import empty, keep_long
 from hpcgnn.ops.counter import BACKWARD, CounterKey
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.quantization import Buffer, dequantize_rows, quantize_rows, start_quantizing
+from hpcgnn.ops.resident import on_device
 
 SAMPLED_ROWS = 2048     # sampled rows per exchange and rank
 EPOCHS_BACK = 2

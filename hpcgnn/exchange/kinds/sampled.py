@@ -15,7 +15,7 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import SAMPLE, CounterKey
-from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.resident import on_device
 
 
 def kept_halo(plan: ExchangePlan, share: float, seed: int, epoch: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.exchange.state import State, Stateful, fill, on_host, table_of
 from hpcgnn.exchange.transfer import HOST, Transport, swap_rows
 from hpcgnn.graph.hop import ExchangeSite
-from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.resident import on_device
 
 
 class Broadcaster(Stateful):

@@ -36,8 +36,8 @@ from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.linear import linear
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_weighted
 from hpcgnn.ops.attention import attend, sampled_products
-from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.pointwise import dropout
+from hpcgnn.ops.resident import resident
 
 FIRST_BITS = 4       # at which rows are fitted, before their widths are chosen
 LEARNS_WIDTHS = ("degree-aware", "layer-aware")

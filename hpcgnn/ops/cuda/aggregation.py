@@ -13,8 +13,8 @@ import torch
 
 from hpcgnn.ops.aggregation import SparseRows
 from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import PAIR, SUFFIX, Segments, alignment, column_blocks
+from hpcgnn.ops.resident import on_device
 
 LANE_BYTES = 16           # bytes that a lane loads at once, if rows allow it
 LEAST_WIDE_LANES = 4      # least lanes per row for loads of LANE_BYTES

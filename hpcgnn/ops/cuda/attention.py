@@ -8,8 +8,8 @@ import torch
 from hpcgnn.ops.aggregation import multiply_weighted
 from hpcgnn.ops.cuda.aggregation import THREADS, entry_arguments, fold_segments, fold_spilled, staging
 from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import SUFFIX, WARP, alignment, sub_warp
+from hpcgnn.ops.resident import on_device
 
 TASK_ROWS = 1024      # rows over which a block sums the gradients of the vectors
 ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # threads per row's softmax, for short to long rows

@@ -14,7 +14,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.bit_gemm import PAD8, WORD_BITS, BitLines, CodeRange, LineValues, Rescaling, padded, words_of
 from hpcgnn.ops.cuda.module import kernel
-from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.resident import on_device
 from hpcgnn.ops.tiles import TileList
 
 WARP = 32

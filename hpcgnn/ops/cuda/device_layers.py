@@ -23,7 +23,6 @@ from hpcgnn.ops.cuda.bit_gemm import (
     shares_of,
 )
 from hpcgnn.ops.cuda.module import Kernel, act, kernel, recording
-from hpcgnn.ops.cuda.resident import on_device, resident
 from hpcgnn.ops.device_layers import (
     DeviceLayer,
     DeviceNodes,
@@ -35,6 +34,7 @@ from hpcgnn.ops.device_layers import (
     padded_outputs,
 )
 from hpcgnn.ops.integer_rows import WEIGHT_TABLES
+from hpcgnn.ops.resident import on_device, resident
 from hpcgnn.ops.tiles import TILE_ROWS
 
 BLOCK_ROWS = 8        # rows per block of kernels that finish rows

@@ -13,11 +13,11 @@ import torch
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.cuda.dense import column_sums
 from hpcgnn.ops.cuda.module import kernel
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import LANE_COLUMNS, SUFFIX, lanes_a_row
 from hpcgnn.ops.cuda.step_numbers import draw_arguments
 from hpcgnn.ops.fake_quantization import CodeGradients
 from hpcgnn.ops.pointwise import Activation
+from hpcgnn.ops.resident import on_device
 
 BLOCK_THREADS = 256
 VECTOR_BYTES = 16

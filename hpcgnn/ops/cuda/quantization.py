@@ -11,10 +11,10 @@ import torch
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda import rotation
 from hpcgnn.ops.cuda.module import kernel
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import SUFFIX, lanes_a_row
 from hpcgnn.ops.cuda.step_numbers import fixed_draw
 from hpcgnn.ops.quantization import NO_BAD_ROW
+from hpcgnn.ops.resident import on_device
 
 BLOCK_THREADS = 256
 NEAREST_LANES = 16            # lanes that sum a row, as on the host

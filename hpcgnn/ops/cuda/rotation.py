@@ -12,9 +12,9 @@ import torch
 
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.module import STATIC_SHARED_BYTES, kernel
-from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import SUFFIX, WARP
 from hpcgnn.ops.cuda.step_numbers import fixed_draw
+from hpcgnn.ops.resident import on_device
 
 BLOCK_THREADS = 256
 BLOCK_COLUMNS = 1024          # most columns of a pass; rotation.cuh has a case for each power of two up to it

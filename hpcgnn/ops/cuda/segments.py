@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from hpcgnn.ops.cuda.resident import make_resident, resident
+from hpcgnn.ops.resident import make_resident, resident
 
 WARP = 32
 LARGE = 1 << 20                    # from this number of items on, the larger shape gives a device enough blocks
