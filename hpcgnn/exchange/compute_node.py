@@ -127,24 +127,6 @@ class _Table:
         return from_csr(indptr, entries[np.argsort(rows, kind="stable")].astype(np.int32), len(self.place))
 
 
-def split_nodes(comm: MPI.Comm, ranks_per_node: int = 0) -> MPI.Comm:
-    """Collective: return the communicator of the ranks that share memory with this one, in rank order.
-
-    `ranks_per_node` consecutive ranks count as a node, such as the ranks of a socket; 0: all.
-    """
-    machine = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-    if not ranks_per_node:
-        return machine
-    node = machine.Split(machine.rank // ranks_per_node, machine.rank)
-    machine.Free()
-    return node
-
-
-def are_worth_it(comm: MPI.Comm, node: MPI.Comm) -> bool:
-    """Collective: whether there are several nodes, and one with several ranks."""
-    return comm.allreduce(node.size, MPI.MAX) > 1 and comm.allreduce(node.size, MPI.MIN) < comm.size
-
-
 def _gateway_of(owner: np.ndarray, owners: np.ndarray, readers: np.ndarray, num_readers: int) -> np.ndarray:
     pairs = np.unique(owners * num_readers + readers)
     known, begin, counts = np.unique(pairs // num_readers, return_index=True, return_counts=True)

@@ -29,8 +29,7 @@ from mpi4py import MPI
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.arrival import Arrival, PassedOn
 from hpcgnn.exchange.bits import BitPlan, EpochPlan, UniformBits
-from hpcgnn.exchange.codec import UNROTATED, Codec, Codecs, Coding, MessageArena, key_of_sender
-from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages, round_of
+from hpcgnn.exchange.codec import UNROTATED, Codec, Codecs, Coding, MessageArena, Messages, key_of_sender
 from hpcgnn.exchange.kinds.fresh import Fresh
 from hpcgnn.exchange.kinds.kind import ExchangeKind
 from hpcgnn.exchange.plan import ExchangePlan
@@ -47,6 +46,7 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
 
 if TYPE_CHECKING:
+    from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer
     from hpcgnn.exchange.quantized_sums import QuantizedSums
 
 FLOAT_BITS = 32
@@ -91,7 +91,7 @@ class HaloExchange:
         self._codecs = Codecs(coding)
         has_codes = coding.sum_bits < FLOAT_BITS and comm.size > 1
         self._sums = _sums_in_codes(comm, coding.sum_bits, wire.transport) if has_codes else None
-        self.halo_spans = halo_spans_of(plan) if wire.by_peer else None
+        self.halo_spans = plan.halo_spans if wire.by_peer else None
         self.is_alone, self.num_halo, self.overlaps = plan.is_alone, plan.num_halo, not plan.is_alone
         self.training, self.evaluation, self.setup = self._sender.training, self._sender.evaluation, self._sender.setup
         self.last_sent: dict[int, int] = {}
@@ -215,12 +215,16 @@ class HaloExchange:
         return self._kinds[site.is_training].start(self._sender, self._outgoing(gradient, site, BACKWARD), site)
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> RowsByPeer:
+        from hpcgnn.exchange.kinds.by_peer import RowsByPeer
+
         sources = tuple(source for _, source in self._plan.rounds)
         return RowsByPeer(sources, self.halo_spans, h.shape[1], h.dtype, h.device,
                           lambda number: self._start_round(h, site, FORWARD, number))
 
     def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> GradientsByPeer:
+        from hpcgnn.exchange.kinds.by_peer import GradientsByPeer
+
         rounds = self._plan.rounds
         return GradientsByPeer(len(rounds), lambda number: self._start_round(gradient_of(rounds[number][0]), site,
                                                                              BACKWARD, number))
@@ -292,11 +296,16 @@ class HaloExchange:
         key = key_of_sender(CounterKey(site.seed, site.epoch, purpose, site.layer), self._plan.rank)
         messages, rounds, span = self._codec(site).messages(site.layer, purpose, rows.shape[1]), self._plan.rounds, None
         if number is not None:
-            messages = round_messages(messages, rounds[number], purpose, self.halo_spans)
-            span, rounds = self.halo_spans[rounds[number][1]], round_of(messages)
+            span, messages = self.halo_spans[rounds[number][1]], self._of_round(messages, purpose, number)
+            rounds = ((0, len(messages.peers) - 1),)      # of the places of its one or two peers
         if site.is_training:
             self._calls.append(Call(site, purpose, rows.shape[1], number))
         return Outgoing(messages, rows, key, self.training if site.is_training else self.evaluation, rounds, span)
+
+    def _of_round(self, messages: Messages, purpose: int, number: int) -> Messages:
+        from hpcgnn.exchange.kinds.by_peer import round_messages
+
+        return round_messages(messages, self._plan.rounds[number], purpose, self.halo_spans)
 
     @property
     def may_skip(self) -> bool:
@@ -320,7 +329,7 @@ class HaloExchange:
                 codecs[rows] = Codec(self._travelling(site), bit_plan, self._coding)
             messages = codecs[rows].messages(site.layer, call.purpose, call.dim)
             if call.number is not None:
-                messages = round_messages(messages, self._plan.rounds[call.number], call.purpose, self.halo_spans)
+                messages = self._of_round(messages, call.purpose, call.number)
             total += messages.payload_bytes + messages.parameter_bytes
         return total
 

@@ -51,6 +51,7 @@ NO_ROWS = RowList(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.i
 
 
 Rounds = tuple[tuple[int, int], ...]     # (destination, source) of each, as indices into a list of peers
+Spans = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,12 @@ class ExchangePlan:
     @property
     def own_place(self) -> int:
         return bisect_left(self.peers, self.rank)
+
+    @property
+    def halo_spans(self) -> Spans:
+        """(start, stop) of the halo rows of each peer, where they lie peer by peer."""
+        ends = np.cumsum([len(rows) for rows in self.halo]).tolist()
+        return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
     @property
     def is_alone(self) -> bool:

@@ -307,6 +307,24 @@ def timed_rounds(num_ranks: int) -> np.ndarray:
     return np.unique(np.linspace(1, num_rounds, min(num_rounds, MAX_ROUNDS)).astype(np.int64))
 
 
+def split_nodes(comm: MPI.Comm, ranks_per_node: int = 0) -> MPI.Comm:
+    """Collective: return the communicator of the ranks that share memory with this one, in rank order.
+
+    `ranks_per_node` consecutive ranks count as a node, such as the ranks of a socket; 0: all.
+    """
+    machine = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    if not ranks_per_node:
+        return machine
+    node = machine.Split(machine.rank // ranks_per_node, machine.rank)
+    machine.Free()
+    return node
+
+
+def are_worth_it(comm: MPI.Comm, node: MPI.Comm) -> bool:
+    """Collective: whether there are several nodes, and one with several ranks."""
+    return comm.allreduce(node.size, MPI.MAX) > 1 and comm.allreduce(node.size, MPI.MIN) < comm.size
+
+
 def ranks_of_node(comm: MPI.Comm) -> list[int]:
     """Collective: return the ranks that share memory with this one."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)

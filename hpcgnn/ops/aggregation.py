@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from hpcgnn._ext import aggregation as kernels
-from hpcgnn._ext import maximum as maximum_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dispatch import STORAGE_NUMBER, as_bytes, by_device, check_rows
@@ -359,17 +358,21 @@ def maximum(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torc
 
 @by_device("aggregation")
 def _maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    from hpcgnn._ext import maximum
+
     shape = matrix.num_rows, h.shape[1]
     out, argmax = empty(shape, h.dtype), empty(shape, torch.int32)
-    maximum_kernels.maximum_forward(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[h.dtype],
+    maximum.maximum_forward(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[h.dtype],
                             h.shape[1], as_bytes(h), as_bytes(out), argmax.numpy())
     return out, argmax
 
 
 @by_device("aggregation")
 def _maximum_backward(transposed, gradient: torch.Tensor, argmax: torch.Tensor) -> torch.Tensor:
+    from hpcgnn._ext import maximum
+
     out = empty((transposed.num_rows, gradient.shape[1]), gradient.dtype)
-    maximum_kernels.maximum_backward(transposed.begin, transposed.end, transposed.tasks, transposed.indices,
+    maximum.maximum_backward(transposed.begin, transposed.end, transposed.tasks, transposed.indices,
                              STORAGE_NUMBER[gradient.dtype], gradient.shape[1], as_bytes(gradient), argmax.numpy(),
                              as_bytes(out))
     return out

@@ -24,19 +24,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import h5py
 import numpy as np
 
 import hpcgnn
-from hpcgnn.data.arrays import RowFile, in_pieces
 from hpcgnn.data.dataset import GraphDataset
 from hpcgnn.data.options import Progress, silent
 from hpcgnn.errors import HpcgnnError, ShardError
 from hpcgnn.shards.features import hash_graph, row_slices
 from hpcgnn.shards.schema import ARRIVED, DIGEST_BYTES, GRAPH_FILE, INCOMING_PATTERN, PART_PATTERN, part_file
 from hpcgnn.shards.sealed import open_sealed, reason_of, sync_folder, write_sealed
+
+if TYPE_CHECKING:
+    from hpcgnn.data.arrays import RowFile
 
 Result = TypeVar("Result")
 
@@ -110,6 +112,8 @@ class _Putting(pickle.Pickler):
         self._place, self._num_files = place, 0
 
     def persistent_id(self, value: Any) -> tuple[str, bool] | None:
+        from hpcgnn.data.arrays import RowFile
+
         is_in_file = isinstance(value, RowFile)
         if not is_in_file and not (isinstance(value, np.ndarray) and value.dtype != object):
             return None
@@ -133,6 +137,8 @@ class _Taking(pickle.Unpickler):
         self._place = place
 
     def persistent_load(self, pid: tuple[str, bool]) -> np.ndarray | RowFile:
+        from hpcgnn.data.arrays import in_pieces
+
         name, is_in_file = pid
         array = np.load(self._place / name, mmap_mode="r")
         return in_pieces(array) if is_in_file else array if array.size else np.array(array)

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import TrainingError
-from hpcgnn.exchange.compute_node import split_nodes
+from hpcgnn.exchange.transfer import split_nodes
 from hpcgnn.ops.arena import empty_array
 from hpcgnn.ops.evictions import SLACK
 from hpcgnn.ops.limited_arena import LimitedArena

@@ -21,13 +21,12 @@ from hpcgnn.config import AUTO, LEAST_ROTATED, LINKS, NODES, OWN, ROTATED, Train
 from hpcgnn.errors import CollectiveError, ConfigError, HpcgnnError, TrainingError
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.codec import Coding
-from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange, are_worth_it, split_nodes
 from hpcgnn.exchange.halo import Around, HaloExchange, Unscaled, Waiting, weighted_degree_of
 from hpcgnn.exchange.plan import ExchangePlan, check_peers
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.sender import Wire
 from hpcgnn.exchange.traffic import ControlTraffic
-from hpcgnn.exchange.transfer import HOST, Link, Transport
+from hpcgnn.exchange.transfer import HOST, Link, Transport, are_worth_it, split_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
@@ -54,6 +53,7 @@ from hpcgnn.training.recipe import Recipe, check_statistics
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 if TYPE_CHECKING:
+    from hpcgnn.exchange.compute_node import ComputeNode
     from hpcgnn.exchange.pre_aggregation import PreAggregation
     from hpcgnn.methods.step_count import StepRule
     from hpcgnn.steps.step_graphs import StepGraphs
@@ -341,10 +341,18 @@ class Exchanges:
         mates, ranks_of_node = _mates_of(comm, config)
 
         def node_of(plan: ExchangePlan) -> ComputeNode | None:
-            return None if ranks_of_node is None else ComputeNode.build(comm, ranks_of_node, plan)
+            if ranks_of_node is None:
+                return None
+            from hpcgnn.exchange.compute_node import ComputeNode
+
+            return ComputeNode.build(comm, ranks_of_node, plan)
 
         def shared(exchange: HaloExchange | Around, node: ComputeNode | None) -> HaloExchange | Around:
-            return exchange if node is None else SharedExchange(exchange, node)
+            if node is None:
+                return exchange
+            from hpcgnn.exchange.compute_node import SharedExchange
+
+            return SharedExchange(exchange, node)
 
         # The plain exchange, then the wrappers that the settings ask for, the innermost first.
         outgoing = inputs = sums = None

@@ -12,12 +12,12 @@ import torch
 
 from hpcgnn.exchange.bits import EpochPlan, UniformBits
 from hpcgnn.exchange.codec import Coding
-from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange, split_nodes
+from hpcgnn.exchange.compute_node import ComputeNode, SharedExchange
 from hpcgnn.exchange.halo import HaloExchange, Waiting
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.sender import Wire
-from hpcgnn.exchange.transfer import Link
+from hpcgnn.exchange.transfer import Link, split_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.rows import LocalRows
 from hpcgnn.widths import BIT_WIDTHS

@@ -8,10 +8,11 @@ from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.exchange.compute_node import ComputeNode, SharedMemory, are_worth_it, split_nodes
+from hpcgnn.exchange.compute_node import ComputeNode, SharedMemory
 from hpcgnn.exchange.kinds import Fresh
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach
+from hpcgnn.exchange.transfer import are_worth_it, split_nodes
 
 NUM_HOPS = 3
 SEVERAL = pytest.mark.parallel([1, 2, 3, 4])

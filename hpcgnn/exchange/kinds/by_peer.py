@@ -10,17 +10,10 @@ import torch
 
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.codec import Messages
-from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan, Rounds, RowList
+from hpcgnn.exchange.plan import NO_ROWS, RowList, Spans
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import MessageLayout
-
-Spans = tuple[tuple[int, int], ...]
-
-
-def halo_spans_of(plan: ExchangePlan) -> Spans:
-    ends = np.cumsum([len(rows) for rows in plan.halo]).tolist()
-    return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
@@ -42,11 +35,6 @@ def _cut_round(messages: Messages, pair: tuple[int, int], purpose: int, halo_spa
     nothing = MessageLayout.build(np.empty(0, np.uint8), messages.dim)
     return Messages((messages.peers[destination], messages.peers[source]), (sent, NO_ROWS), (NO_ROWS, received),
                     (layouts[0], nothing), (nothing, layouts[1]), stop - start, messages.dim)
-
-
-def round_of(messages: Messages) -> Rounds:
-    """Return the one round of `round_messages`, as places in their peers."""
-    return ((0, len(messages.peers) - 1),)
 
 
 def _counted_from(rows: RowList, first: int) -> RowList:
