@@ -49,7 +49,7 @@ def fetched_by_list(rows, row_bytes, line_bytes, capacity, policy, keep=lambda i
     return fetched
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(sum), num_entries=st.integers(0, 80),
        row_bytes=st.integers(1, 20), line_bytes=st.sampled_from([1, 3, 8, 16]), capacity=st.integers(1, 12),
        policy=st.sampled_from(["lru", "fifo"]), entries_a_run=st.sampled_from([1, 20, 1000]), seed=st.integers(0, 9))
@@ -67,13 +67,6 @@ def test_lines_are_fetched_as_from_a_plain_list(sizes, num_entries, row_bytes, l
     assert [traffic.dense_bytes, traffic.sparse_bytes] == [
         sum(numbers) * line_bytes for numbers in zip(*expected, strict=True)]
     assert traffic.total_bytes == traffic.dense_bytes + traffic.sparse_bytes
-
-
-def test_lines_are_listed_in_the_order_in_which_they_are_fetched():
-    rows = ClusteredRows(np.array([0, 2, 4]), np.array([0, 2, 4, 6, 7]), np.array([1, 3, 0, 1, 0, 2, 3], np.int32))
-    run, = fetched_lines(rows, 16, Buffer(32, 8))       # two lines a row, and room for two rows
-    assert run.line.tolist() == [2, 3, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7]
-    assert run.is_sparse.tolist() == [False] * 2 + [True] * 2 + [False] * 8 and run.start.tolist() == [0, 8, 12]
 
 
 def test_the_papers_example_needs_one_access_in_place_of_two():
@@ -139,7 +132,7 @@ def test_more_lines_than_numbers_are_refused():
         gather_traffic(random_rows([4, 4], 20), 1 << 29, Buffer(64, 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(sum), num_entries=st.integers(0, 80),
        row_bytes=st.integers(1, 20), line_bytes=st.sampled_from([1, 3, 8, 16]), seed=st.integers(0, 9))
 def test_rows_of_other_clusters_are_read_once_a_cluster_line_by_line(sizes, num_entries, row_bytes, line_bytes, seed):

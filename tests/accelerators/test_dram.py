@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import reference_dram
 import reference_dram_first_ready
-from covering import long_but
 from random_requests import random_calls, random_dram, random_wide_dram, requests, served
 
 from hpcgnn._ext import dram_timing
@@ -19,7 +18,7 @@ from hpcgnn.errors import ConfigError
 BOTH = pytest.mark.parametrize("scheduling", ["in-order", "first-ready"])
 
 
-@pytest.mark.parametrize("seed", long_but(range(20), range(60)))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(("scheduling", "serve"), [("in-order", reference_dram.serve),
                                                    ("first-ready", reference_dram_first_ready.serve_first_ready)])
 def test_bursts_are_served_as_clock_by_clock_with_each_command_tried(seed, scheduling, serve):
@@ -32,7 +31,7 @@ def test_bursts_are_served_as_clock_by_clock_with_each_command_tried(seed, sched
 
 @BOTH
 @pytest.mark.parametrize("draw", [random_dram, random_wide_dram])
-@pytest.mark.parametrize("seed", long_but(range(20), range(60)))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_stream_takes_as_long_as_its_bursts_asked_for_one_by_one(seed, draw, scheduling):
     rng = np.random.default_rng(seed)
     dram = draw(rng, scheduling)
@@ -137,8 +136,8 @@ def test_streams_that_begin_and_end_near_a_change_of_rows_are_as_their_bursts(ch
     """
     dram = read_dram("hbm1", refi=0, num_channels=1, **changes)
     another_row = 4 * 4096
-    for first in range(64):
-        for end in (*range(1, 40), 64, 65, 130):
+    for first in range(0, 64, 3):
+        for end in (*range(1, 40, 2), 64, 65, 130):
             before = (another_row + 2 * 4096 + (first + end) % 4 * 64, 64)
             stream = (4096 + first * 64, (64 - first + end) * 64)
             after = (3 * 4096 + end % 4 * 64, 64)

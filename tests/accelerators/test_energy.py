@@ -46,10 +46,6 @@ def test_every_event_is_paid_for_once():
     assert run.total == pytest.approx(run.dram + run.sram + run.processing + run.leakage)
 
 
-def test_eight_bits_cost_less_than_thirty_two():
-    assert energy.operation_pj(a_design(bit_width=8), "mac") == pytest.approx(0.3 * 28 / 45)
-
-
 def test_all_units_of_mega_at_work_for_a_cycle_cost_what_table_iv_says_less_leakage():
     design = read_design("mega")
     events = {name: part["per_cycle"] for name, part in energy.constants()["units"].items() if name != "others"}

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from hpcgnn.accelerators.grow import combination_plan, passes
 from hpcgnn.accelerators.subgraphs import subgraphs_of
-from hpcgnn.accelerators.workload import FeatureCounts, Product
 
 RULES = {"rows_a_cluster": 6, "seed": 0, "runahead": 3, "sum_bits": 32, "id_bytes": 4, "list_id_bytes": 3}
 
@@ -133,13 +132,6 @@ def test_no_other_number_of_panels_reads_less(seed, dim, columns, density, cache
     assert plan.num_cached * np.diff(plan.panel_start).max() * 4 <= cache * 1024
     least = min(num_bytes(panels, cached) for panels, cached in choices.items())
     assert num_bytes(len(plan.panel_start) - 1, plan.num_cached) <= least
-
-
-def test_panels_are_no_narrower_for_rows_of_weights_that_few_values_need():
-    rows = FeatureCounts(np.full((4, 4), 1, np.int32), np.full(4, 32, np.uint8), 40)
-    # The cache holds 13 of 40 rows, or 39 of panels of 3 columns.
-    plan = combination_plan(grow(cache=468 / 1024), Product("sparse", rows, 9, 9))
-    assert plan.panel_start.tolist() == [0, 9] and plan.num_cached == 13
 
 
 def test_each_rows_own_columns_are_read_from_where_they_were_written():

@@ -39,7 +39,7 @@ def windows_by_loop(sources, height):
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30)), max_size=60), st.integers(1, 12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_windows_slide_and_shrink(arcs, height):
     interval, source = np.array(arcs, np.int64).reshape(-1, 2).T
     found = windows_of(interval, source, 31, height)

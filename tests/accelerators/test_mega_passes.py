@@ -8,14 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from accelerator_workloads import walk
-from mega_setup import MODELS, ROWS_A_SUBGRAPH, all_blocks, random_rows, small_design, small_workload, walked
+from mega_setup import MODELS, ROWS_A_SUBGRAPH, all_blocks, small_design, small_workload, walked
 
-from hpcgnn.accelerators.design import read_design
 from hpcgnn.accelerators.mega import passes
 from hpcgnn.accelerators.mega.layout import SCHEDULES, Rules, stored_rows
 from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.subgraphs import blocks_of, subgraphs_of
-from hpcgnn.accelerators.workload import Product, Workload
 from hpcgnn.errors import ConfigError
 
 SHAPES = {"usual": {}, "hub": {"hub": True}, "no arcs": {"num_arcs": 0}, "one node": {"num_nodes": 1, "num_arcs": 0},
@@ -49,6 +47,7 @@ def test_blocks_are_sound(shape, model, schedule, storage):
         assert walk(one, design).cycles
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_regions_of_different_kinds_do_not_overlap(model, schedule):
@@ -109,6 +108,7 @@ def test_halves_of_rows_are_written_if_a_later_subgraph_reads_them(schedule):
     assert own[1] == written[-1][1] and touched(read) >= num_later * 8 + own[1] - own[0]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_runs_of_other_lengths_are_of_the_same_blocks(model, schedule, monkeypatch):
@@ -149,12 +149,3 @@ def test_a_design_that_lacks_a_number_is_refused():
 def test_a_design_that_can_not_be_is_refused(change, complaint):
     with pytest.raises(ConfigError, match=complaint):
         passes(small_design(**change), small_workload())
-
-
-def test_the_design_of_table_4_is_read():
-    design = read_design("mega")
-    assert sum(design.buffers.values()) == 392 and Rules(design).pes_per_tile == 32
-    workload = small_workload(num_nodes=40, num_arcs=100)
-    rows = Product("wide", random_rows(40, 1433, density=0.02), 128, 128)
-    whole = Workload("wide", workload.indptr, workload.indices, (rows,))
-    assert [one.name for one in passes(design, whole)] == ["wide combination"]

@@ -47,7 +47,7 @@ def expected_rows(workload, design, schedule):
     return rows.without(pruned_entries(rows, 0.1)) if schedule == "gcod" else rows
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(schedule=st.sampled_from(SCHEDULES), fused=st.booleans(), dim=st.sampled_from([5, 16, 32]),
        num_nodes=st.sampled_from([90, 200]), num_arcs=st.sampled_from([150, 900]), seed=st.integers(0, 5),
        line_bytes=st.sampled_from([8, 16, 64]), sparse=st.sampled_from([0.25, 0.5, 8]),

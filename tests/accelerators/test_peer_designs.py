@@ -39,6 +39,7 @@ def test_original_designs_are_those_of_their_papers(name):
     assert (design.units["mac"], design.units.get("simd", 0), sum(design.buffers.values())) == ORIGINAL[name]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize("shape", [
     {"num_nodes": 300, "num_arcs": 900, "dims": (60, 16, 7)},

@@ -200,7 +200,7 @@ def missed_by_list(num_bytes, capacity, uses):
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(0, 25), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_uses_miss_as_in_a_list(num_bytes, capacity, data):
     uses = data.draw(st.lists(st.integers(0, len(num_bytes) - 1), max_size=60))
     cut = data.draw(st.integers(0, len(uses)))

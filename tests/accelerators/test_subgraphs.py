@@ -52,12 +52,8 @@ def test_a_partition_is_made_once(monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [subgraphs_of, blocks_of])
-def test_one_node_without_arcs_is_one_subgraph(cut):
+def test_one_node_without_arcs_is_one_subgraph_of_a_row_at_least(cut):
     found = cut(np.zeros(2, np.int64), np.empty(0, np.int32), 5)
     assert found.rows.num_clusters == 1 and found.rows.start.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("cut", [subgraphs_of, blocks_of])
-def test_a_subgraph_has_a_row_at_least(cut):
     with pytest.raises(ConfigError, match="at least one"):
         cut(np.zeros(2, np.int64), np.empty(0, np.int32), 0)
