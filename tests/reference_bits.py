@@ -20,15 +20,6 @@ def packed_words(lines: np.ndarray, bit_width: int, line_padding: int = 8) -> np
     return words.view(np.int32)
 
 
-def product_by_planes(left: np.ndarray, right: np.ndarray, left_width: int, right_width: int) -> np.ndarray:
-    """Eq. (5)-(7): sum over planes of 2^(i + j) times the count of common ones, in int64."""
-    total = np.zeros((left.shape[0], right.shape[1]), np.int64)
-    for i, a in enumerate(planes_of(left, left_width)):
-        for j, b in enumerate(planes_of(right, right_width)):
-            total += (a @ b) << (i + j)
-    return total
-
-
 def floor_codes(values: np.ndarray, bit_width: int, low: float, high: float) -> np.ndarray:
     """Eq. (2) in float64."""
     scale = (float(high) - float(low)) / 2**bit_width

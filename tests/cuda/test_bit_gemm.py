@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from reference_bits import packed_words, product_by_planes
+from reference_bits import packed_words
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import bit_gemm as contract
@@ -73,15 +73,6 @@ def test_products_equal_int64_at_all_pairs_of_widths(device, form, left_width, r
     assert np.array_equal(product(left, right, left_width, right_width, device, form), exact(left, right))
 
 
-@pytest.mark.covering
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 128, 8), (9, 129, 33), (33, 300, 40), (70, 530, 5), (16, 512, 32)])
-def test_products_of_odd_shapes_equal_int64(device, form, shape):
-    m, k, n = shape
-    left, right = random_codes((m, k), 2), random_codes((k, n), 3, 1)
-    assert np.array_equal(product(left, right, 2, 3, device, form), exact(left, right))
-
-
 @pytest.mark.covering(1)
 @one_order
 @pytest.mark.parametrize("form", FORMS)
@@ -89,38 +80,22 @@ def test_products_of_odd_shapes_equal_int64(device, form, shape):
 @pytest.mark.parametrize("left_width", WIDTHS)
 def test_shares_of_the_steps_sum_to_the_product_at_all_widths(device, form, num_shares, left_width):
     # Five chunks, of which the last has one step of four; 13 columns are one pair of tiles, 40 are three in two groups.
-    for right_width, num_columns in ((1, 13), (9 - left_width, 40), (8, 13)):
-        left = random_codes((19, 2060), left_width)
-        right = random_codes((2060, num_columns), right_width, 1)
-        found = product(left, right, left_width, right_width, device, form, num_shares)
-        assert np.array_equal(found, exact(left, right))
+    right_width, num_columns = 9 - left_width, (13, 40)[left_width % 2]
+    left, right = random_codes((19, 2060), left_width), random_codes((2060, num_columns), right_width, 1)
+    found = product(left, right, left_width, right_width, device, form, num_shares)
+    assert np.array_equal(found, exact(left, right))
 
 
 @pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("num_shares", SHARES)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 512, 33), (70, 530, 5), (33, 1600, 17), (5, 5000, 3), (3, 0, 2)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 128, 8), (9, 512, 33), (70, 530, 5), (33, 1600, 17), (5, 5000, 3),
+                                   (3, 0, 2)])
 def test_a_share_without_a_chunk_and_rows_beyond_the_last_add_nothing(device, form, num_shares, shape):
     m, k, n = shape
     for widths in ((1, 2), (3, 1)):
         left, right = random_codes((m, k), widths[0]), random_codes((k, n), widths[1], 1)
         assert np.array_equal(product(left, right, *widths, device, form, num_shares), exact(left, right))
-
-
-def test_the_sum_over_planes_is_the_product():
-    """The oracle of the paper's equations agrees with the plain product that the other tests use."""
-    left, right = random_codes((6, 40), 3), random_codes((40, 5), 5, 1)
-    assert np.array_equal(product_by_planes(left, right, 3, 5), exact(left, right))
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("widths", [(1, 1), (1, 8), (3, 5)])
-@pytest.mark.parametrize("fill", [0, 1])
-def test_all_zeros_and_all_ones(device, form, widths, fill):
-    left, right = (np.full(shape, fill * (2**width - 1), np.uint8)
-                   for shape, width in zip([(9, 515), (515, 3)], widths, strict=True))
-    assert np.array_equal(product(left, right, *widths, device, form), exact(left, right))
 
 
 @pytest.mark.covering
@@ -225,11 +200,6 @@ def test_planes_of_values_are_the_host_s(device, rounding_offset, is_by_column, 
     codes = CodeRange(4, low.to(device), step.to(device), rounding_offset)
     bit_gemm.pack_values(values.to(device), codes, lines, is_by_column)
     assert torch.equal(lines.words.cpu(), expected.words)
-
-
-def test_words_of_more_lines_than_a_block_has_warps_are_all_written(device):
-    codes = random_codes((19, 260), 1)
-    assert np.array_equal(lines_of(codes, 1, False, device).words.cpu(), packed_words(codes, 1))
 
 
 @pytest.mark.parametrize("capability, forms", [((7, 0), ["popcount"] * 2), ((7, 5), ["popcount"] * 2),

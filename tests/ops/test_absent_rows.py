@@ -76,7 +76,7 @@ def test_attention_is_that_of_the_graph_without_the_entries(simd, share, num_hea
     assert z_gradient.isfinite().all() and vectors_gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("num_heads, head_dim", [(1, 7), (2, 5), (3, 2), (4, 3), (8, 2)])
+@pytest.mark.parametrize("num_heads, head_dim", [(1, 7), (3, 2), (8, 2)])
 def test_backward_meets_finite_differences_of_the_graph_without_the_entries(simd, num_heads, head_dim):
     arcs, is_present, dim = Arcs(7, 9, 0.5), presence(9), num_heads * head_dim
     z, vectors, gradient = rows_of(9, dim), rows_of(2, dim, 2), rows_of(7, dim, 3)
@@ -105,14 +105,6 @@ def test_weights_of_absent_columns_and_their_gradients_are_exactly_zero(simd, sl
     is_absent = ~is_present[arcs.indices]
     assert not alpha[is_absent].any() and not gradient[is_absent].any()
     assert (alpha[~is_absent] > 0).all() and of_target.isfinite().all()
-
-
-@pytest.mark.parametrize("num_heads", HEADS)
-def test_every_column_present_is_attention_as_it_was(simd, num_heads):
-    arcs, dim = Arcs(), num_heads * 5
-    arguments = rows_of(37, dim), rows_of(2, dim, 2), arcs, num_heads, rows_of(23, dim, 3)
-    for one, other in zip(everything(*arguments, np.ones(37, bool)), everything(*arguments, None), strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("num_heads", HEADS)

@@ -20,9 +20,11 @@ def sparse_rows(arcs, num_self=0, row_scale=None, column_scale=None):
 
 
 def random_matrix(num_rows, num_columns, density=0.2, is_scaled=True, num_self=None, seed=0):
-    """A random 0/1 matrix with some empty rows, by rows and by columns, and as a dense float64 matrix."""
+    """A random 0/1 matrix with an empty row, by rows and by columns, and as a dense float64 matrix."""
     rng = np.random.default_rng(seed)
-    arcs = scipy.sparse.csr_matrix(rng.random((num_rows, num_columns)) < density)
+    is_arc = rng.random((num_rows, num_columns)) < density
+    is_arc[2:3] = False
+    arcs = scipy.sparse.csr_matrix(is_arc)
     num_self = min(num_rows, num_columns) if num_self is None else num_self
     row_scale, column_scale = (rng.uniform(0.1, 2, n).astype(np.float32) if is_scaled else None
                                for n in (num_rows, num_columns))
@@ -88,15 +90,6 @@ def test_columns_of_each_head_take_turns_in_the_cache(simd):
         assert torch.equal(out[:, columns], narrow)
 
 
-def test_adjoint_identity():
-    """<g, A h> = <A^T g, h>: what finite differences of a linear map would show, without their rounding."""
-    matrix, transposed, _ = random_matrix(50, 80)
-    h, g = rows_of(80, 16), rows_of(50, 16, seed=2)
-    forward = (aggregate(h, matrix, transposed).double() * g.double()).sum()
-    backward = (aggregate(g, transposed, matrix).double() * h.double()).sum()
-    assert forward.item() == pytest.approx(backward.item(), rel=1e-5)
-
-
 def test_backward_meets_central_differences():
     """The product is linear, so differences are exact but for float32: 10 terms of up to 16, each within 2^-24."""
     matrix, transposed, _ = random_matrix(9, 12)
@@ -107,13 +100,6 @@ def test_backward_meets_central_differences():
         shift[i, j] = 0.5
         higher, lower = (aggregate(h.detach() + sign * shift, matrix, transposed).double() for sign in (1, -1))
         assert h.grad[i, j].item() == pytest.approx(((higher - lower) * gradient).sum().item(), abs=160 * 2.0**-24)
-
-
-def test_a_row_without_entries_is_zero():
-    matrix, transposed, dense = random_matrix(40, 40, density=0.02, num_self=0)
-    is_empty = dense.sum(axis=1) == 0
-    assert is_empty.any()
-    assert (aggregate(rows_of(40, 8), matrix, transposed).numpy()[is_empty] == 0).all()
 
 
 @pytest.mark.parametrize("num_rows, num_columns, dim", [(0, 5, 4), (5, 0, 4), (0, 0, 4), (4, 6, 0)])

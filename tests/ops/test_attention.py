@@ -53,7 +53,7 @@ def test_softmax_equals_the_oracle(simd, num_heads):
     np.testing.assert_allclose(alpha, expected, rtol=3e-6)
 
 
-@pytest.mark.parametrize("num_heads", HEADS)
+@pytest.mark.parametrize("num_heads", [1, 3, 20])
 def test_softmax_backward_meets_finite_differences(simd, num_heads):
     arcs = Arcs(7, 9, 0.5)
     target, source = rows_of(7, num_heads), rows_of(9, num_heads, seed=2)
@@ -120,7 +120,7 @@ def test_attention_equals_the_oracle(simd, head_dim, num_heads, dtype):
     assert (wide(found)[2] == 0).all()     # no entries
 
 
-@pytest.mark.parametrize("num_heads, head_dim", [(1, 1), (1, 7), (2, 5), (3, 2), (4, 3), (8, 2)])
+@pytest.mark.parametrize("num_heads, head_dim", [(1, 7), (3, 2), (8, 2)])
 def test_attention_backward_meets_finite_differences(simd, num_heads, head_dim):
     arcs, dim = Arcs(7, 9, 0.5), num_heads * head_dim
     z, vectors, gradient = rows_of(9, dim).requires_grad_(), rows_of(2, dim, 2).requires_grad_(), rows_of(7, dim, 3)
@@ -153,6 +153,7 @@ def test_attention_of_shared_rows_equals_the_oracle(simd, in_dim, head_dim, num_
     assert (wide(found)[2] == 0).all()     # no entries
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("num_back", [7, 8, None])
 @pytest.mark.parametrize("num_heads, in_dim, head_dim", [(1, 1, 1), (2, 5, 3), (4, 18, 2), (5, 9, 1)])
 def test_gradients_of_attention_of_shared_rows_meet_finite_differences(simd, num_heads, in_dim, head_dim, num_back):
@@ -250,34 +251,6 @@ def test_not_a_number_reaches_every_weight_of_its_row_and_head_only(simd, num_he
     is_hit = torch.zeros(alpha.shape, dtype=torch.bool)
     is_hit[arcs.indptr[4]:arcs.indptr[5], 0] = True
     assert torch.equal(alpha.isnan(), is_hit)
-
-
-@pytest.mark.parametrize("dtype", STORAGES)
-def test_a_row_of_60000_neighbors_is_finite_and_right(simd, dtype):
-    """Rows of 100 around a mean of 100: a float16 sum would pass 65,504 after some 650 of them."""
-    num = 60_000
-    matrix, transposed, entry_index = build_adjacency(np.array([0, num]), np.arange(num, dtype=np.int32), num, False)
-    z = (rows_of(num, 8) + 100).to(dtype).requires_grad_()
-    vectors = (rows_of(2, 8, seed=2) / 8).requires_grad_()
-    out = attention.attend(z, vectors, (matrix, transposed, entry_index), 2, SLOPE)
-    out.backward(torch.ones_like(out))
-    expected = reference.attend(np.array([0, num]), np.arange(num), wide(z), wide(vectors), 2, SLOPE)
-    np.testing.assert_allclose(wide(out), expected, rtol=ROUNDING[dtype] + 1e-5)
-    exact = z.detach().double().requires_grad_(), vectors.detach().double().requires_grad_()
-    attention_of_one_row(*exact, num_heads=2).backward(torch.ones(1, 8, dtype=torch.float64))
-    # Each gradient of a row is a sum that is stored twice, in float16 as a multiple of 2^-24. Row 0 is the destination
-    # too: its gradient, as those of the vectors, sums 60,000 terms that all but cancel.
-    rows, expected = z.grad[1:].double(), exact[0].grad[1:]
-    assert ((rows - expected).abs() <= (2 * ROUNDING[dtype] + 1e-4) * expected + 2.0**-24).all()
-    assert ((vectors.grad - exact[1].grad).abs() <= 0.05 * exact[1].grad.abs().max()).all()
-
-
-def attention_of_one_row(z, vectors, num_heads):
-    """(1, dim): what a row with an entry in every column becomes, by torch; row 0 is its own."""
-    by_head = z.view(len(z), num_heads, -1)
-    target, source = ((by_head * vector.view(num_heads, -1)).sum(dim=2) for vector in vectors)
-    alpha = torch.softmax(torch.nn.functional.leaky_relu(target[:1] + source, SLOPE), dim=0)
-    return (alpha[:, :, None] * by_head).sum(dim=0).view(1, -1)
 
 
 @pytest.mark.parametrize("dtype", STORAGES)

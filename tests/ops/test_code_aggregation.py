@@ -61,13 +61,6 @@ def test_a_hub_of_largest_codes_is_exact(simd, dtype, code):
     assert (out[0] == 100_000 * code).all() and (out[1] == 0).all()
 
 
-@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 512, 513])
-def test_partial_sums_are_flushed_before_they_overflow(simd, count):
-    codes = np.full((1, 16), -128, np.int8)
-    out = sum_codes(np.array([0, count], np.int64), np.zeros(count, np.int32), codes)
-    assert (out == -128 * count).all()
-
-
 def test_isolated_rows_and_empty_tables_give_zeros_and_nothing(simd):
     no_entries = np.empty(0, np.int32)
     assert (sum_codes(np.zeros(4, np.int64), no_entries, np.ones((5, 20), np.int8)) == 0).all()

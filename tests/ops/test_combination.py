@@ -41,7 +41,8 @@ def combined(codes, weight, *bits, way="auto"):
 @pytest.mark.parametrize("code_bits", WIDTHS)
 def test_every_way_equals_int64_at_all_pairs_of_widths(simd, way, is_signed, code_bits):
     for weight_bits in WIDTHS:
-        for number, (num_rows, dim, num_outputs) in enumerate(SHAPES):
+        for number in (weight_bits % 3, weight_bits % 3 + 3):
+            num_rows, dim, num_outputs = SHAPES[number]
             codes = drawn((num_rows, dim), code_bits, is_signed, (0.1, 1.0)[number % 2], number)
             weight = drawn((num_outputs, dim), weight_bits, True, seed=number + 50)
             assert np.array_equal(combined(codes, weight, code_bits, weight_bits, way=way), exact(codes, weight))
@@ -54,16 +55,6 @@ def test_empty_sides_give_empty_sums_or_zeros(simd, way, shape):
     num_rows, dim, num_outputs = shape
     out = combined(np.ones((num_rows, dim), np.uint8), np.ones((num_outputs, dim), np.int8), way=way)
     assert out.shape == (num_rows, num_outputs) and not out.any()
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("is_signed", [False, True])
-def test_rows_of_zeros_among_others_sum_to_zero(simd, way, is_signed):
-    codes, weight = drawn((40, 90), 4, is_signed, 0.3), drawn((21, 90), 4, True)
-    codes[::3] = 0
-    assert np.array_equal(combined(codes, weight, 4, 4, way=way), exact(codes, weight))
-    assert not combined(np.zeros_like(codes), weight, 4, 4, way=way).any()
 
 
 @pytest.mark.covering

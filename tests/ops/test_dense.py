@@ -52,8 +52,8 @@ def test_products_equal_those_of_float64_at_every_level(simd, onednn, storage, s
 @pytest.mark.parametrize("storage", list(BOUND))
 @pytest.mark.parametrize("in_dim", [5, 500])
 def test_a_product_is_added_in_place_at_every_level(simd, onednn, storage, in_dim):
-    rows, gradient, weight, out, back = matrices(storage, (9000, in_dim), (9000, 3), (3, in_dim), (9000, 3),
-                                                 (9000, in_dim))
+    rows, gradient, weight, out, back = matrices(storage, (1200, in_dim), (1200, 3), (3, in_dim), (1200, 3),
+                                                 (1200, in_dim))
     for product, left, right, start in ((map_rows, rows, weight.t(), out), (map_back, gradient, weight, back)):
         target = start.clone()
         assert product(left, weight, target) is target
@@ -97,7 +97,7 @@ def threads():
 @pytest.mark.parametrize("storage", list(BOUND))
 def test_no_bit_depends_on_threads_on_other_rows_or_on_avx512(simd, monkeypatch, threads, storage):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    rows, gradient, weight = matrices(storage, (3000, 500), (3000, 70), (70, 500))
+    rows, gradient, weight = matrices(storage, (1100, 300), (1100, 70), (70, 300))
     bias, = matrices(torch.float32, (70,))
 
     def products():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from reference import bf16_value, draws_of, encode_message, round_trip_each
+from reference import draws_of, encode_message, round_trip_each
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
@@ -32,17 +32,6 @@ def node_ids(num_rows):
 
 
 @pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("bits", BIT_WIDTHS)
-def test_message_and_round_trip_equal_the_oracle(simd, send, receive, bits, dim):
-    rows = rows_of_every_kind(dim)
-    width, node_id = np.full(len(rows), bits), node_ids(len(rows))
-    draws = draws_of(node_id, dim, KEY.seed, KEY.epoch, KEY.stream)
-    layout, message = send(rows, width, node_id, KEY)
-    assert message.tobytes() == encode_message(rows, width, draws)
-    np.testing.assert_array_equal(receive(layout, message), round_trip_each(rows, width, draws))
-
-
-@pytest.mark.parametrize("dim", DIMS)
 def test_rows_of_mixed_widths_share_a_message(simd, send, receive, dim):
     rows = np.concatenate([rows_of_every_kind(dim, seed) for seed in range(5)])
     width, node_id = np.random.default_rng(dim).choice(BIT_WIDTHS, len(rows)), node_ids(len(rows))
@@ -61,30 +50,6 @@ def test_payload_is_packed_to_the_byte_and_parameters_take_four(dim):
         assert layout.num_bytes == layout.payload_bytes + layout.parameter_bytes
 
 
-def test_a_row_does_not_depend_on_the_others_of_its_message(send, receive):
-    rows, node_id = rows_of_every_kind(41), node_ids(10)
-    width = np.array([1, 2, 4, 8, 16, 32, 1, 2, 4, 8])
-    together = receive(*send(rows, width, node_id, KEY))
-    order = np.random.default_rng(3).permutation(10)
-    np.testing.assert_array_equal(receive(*send(rows[order], width[order], node_id[order], KEY)), together[order])
-    for i in range(10):
-        np.testing.assert_array_equal(receive(*send(rows[i:i + 1], width[i:i + 1], node_id[i:i + 1], KEY))[0],
-                                      together[i])
-
-
-@pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_codes_reach_and_never_pass_the_largest(send, receive, bits):
-    """All values lie in [zero_point, zero_point + (2^b - 1) step]."""
-    rng = np.random.default_rng(bits)
-    rows = (rng.normal(size=(500, 64)) * 10.0 ** rng.integers(-6, 6, (500, 1))).astype(np.float32)
-    layout, message = send(rows, np.full(len(rows), bits), np.arange(len(rows)), KEY)
-    zero_point, step = bf16_value(message[:layout.parameter_bytes].view("<u2").reshape(-1, 2).T)[:, :, None]
-    received = receive(layout, message)
-    assert (zero_point <= rows).all() and (received >= zero_point).all()
-    assert (received <= zero_point + np.float32(2**bits - 1) * step).all()
-    assert (np.abs(received - rows) <= 1.001 * step).all()
-
-
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_the_top_of_a_row_never_wraps_to_its_bottom(simd, send, receive, bits):
     """Rows of 0 and 2^b - 1 have step 1. In float32, 255 plus the largest draw is 256, which a byte holds as 0."""
@@ -92,21 +57,6 @@ def test_the_top_of_a_row_never_wraps_to_its_bottom(simd, send, receive, bits):
     rows[:, 0] = 0
     assert (draws_of(node_id, 64, KEY.seed, KEY.epoch, KEY.stream)[:, 1:] == 2**16 - 1).any()
     np.testing.assert_array_equal(receive(*send(rows, np.full(4096, bits), node_id, KEY)), rows)
-
-
-def test_accumulate_adds_and_other_rows_stay(send):
-    rows, node_id = rows_of_every_kind(41), node_ids(10)
-    layout, message = send(rows, np.tile([1, 8, 16, 32, 2], 2), node_id, KEY)
-    target = np.random.default_rng(0).permutation(14)[:10].astype(np.int32)
-    for accumulate in (False, True):
-        before = np.random.default_rng(1).normal(size=(14, 41)).astype(np.float32)
-        after = torch.from_numpy(before.copy())
-        dequantize_rows(message, target, node_id, layout, after, accumulate)
-        draws = draws_of(node_id, 41, KEY.seed, KEY.epoch, KEY.stream)
-        received = round_trip_each(rows, layout.bit_width, draws)
-        expected = before.copy()
-        expected[target] = before[target] + received if accumulate else received
-        np.testing.assert_array_equal(after.numpy(), expected)
 
 
 @pytest.mark.parametrize("num_rows, dim", [(0, 16), (3, 0), (0, 0)])

@@ -81,8 +81,9 @@ def assert_near(found, expected, bound):
     assert np.abs(found.detach().double().numpy() - expected).max() <= bound * np.abs(expected).max()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("way", [as_written, mapped_first])
-@pytest.mark.parametrize("in_dim, out_dim", [(1, 1), (5, 3), (33, 18)])
+@pytest.mark.parametrize("in_dim, out_dim", [(1, 1), (3, 2), (33, 18)])
 def test_sums_and_gradients_are_those_of_loops_and_finite_differences(simd, way, in_dim, out_dim):
     entries, given = drawn(), inputs(in_dim, out_dim)
     out = way(*given, relations_of(*entries))
@@ -110,7 +111,7 @@ def by_loops_of_blocks(entries, x, blocks):
                     np.eye(NUM_RELATIONS))
 
 
-@pytest.mark.parametrize("in_dim, out_dim", [(3, 3), (6, 3), (33, 18)])
+@pytest.mark.parametrize("in_dim, out_dim", [(3, 3), (33, 18)])
 def test_block_diagonal_sums_and_gradients_are_those_of_loops_and_finite_differences(simd, in_dim, out_dim):
     entries, x, blocks = drawn(), inputs(in_dim, out_dim)[0], blocks_of(out_dim, in_dim)
     out = block_diagonal_sum(x, blocks, relations_of(*entries))

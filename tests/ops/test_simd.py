@@ -78,6 +78,7 @@ def test_kernels_take_the_best_level_of_their_build_unless_another_of_them_is_fo
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="there is no gcc for x86")
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("bits", [1, 2, 4])
 @pytest.mark.parametrize("name", ["bit_gemm", "combination", "peaks"])    # which have more levels than the three
 def test_a_kernel_file_compiles_for_one_level_alone(name, bits):

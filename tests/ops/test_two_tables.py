@@ -91,13 +91,6 @@ def test_packed_rows_of_more_than_8_bits_are_refused():
         multiply(sparse, torch.zeros(NUM_NEAR, 4), packed)
 
 
-@pytest.mark.parametrize("storage", [torch.bfloat16, torch.float16])
-def test_4_096_ones_are_summed_to_4_096(simd, storage):
-    """A float16 sum sticks at 2,048, one of bfloat16 at 256."""
-    matrix = from_csr(np.array([0, 4096]), np.arange(4096, dtype=np.int32), 4096)
-    assert (multiply(matrix, torch.ones(4096, 33, dtype=storage)) == 4096).all()
-
-
 def test_the_mean_of_100_000_tens_is_ten_in_float16(simd):
     matrix = from_csr(np.array([0, 100_000]), np.arange(100_000, dtype=np.int32), 100_000,
                       row_scale=np.array([1e-5], np.float32))
