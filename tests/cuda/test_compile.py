@@ -15,7 +15,6 @@ from hpcgnn.ops.cuda.module import KERNELS, signatures_of
 
 SOURCES = sorted(KERNELS.glob("*.cu"))
 TEST_SOURCES = sorted(Path(__file__).parent.rglob("*.cu"))
-SHORT, SHORTEST = "quantization.cu", "cross_entropy.cu"      # stand for the others where long tests are left out
 ARCHITECTURES = (75, 80, 90)
 # Bytes that may be spilled, the most by NVRTC 12.8 and 12.9: the bounds on registers of these let more blocks share a
 # multiprocessor. Wide sums spill on sm_100 alone; a block less would spill nothing, and took 10 % longer on an H200.
@@ -23,17 +22,8 @@ SPILLED = {"quantize_rotated": 28, "dequantize_rotated": 80, "gather": 20, "aggr
            "aggregate_wide_heads": 48, "aggregate_wide_packed": 28}
 
 
-def test_there_are_kernels_to_compile():
-    assert {"quantization.cu"} <= {source.name for source in SOURCES}
-
-
-def long_but_one(sources, short=SHORT):
-    """The sources as parameters; all but one are long."""
-    return [pytest.param(source, id=source.name, marks=() if source.name == short else pytest.mark.long)
-            for source in sources]
-
-
-@pytest.mark.parametrize("source", long_but_one([*SOURCES, *TEST_SOURCES], SHORTEST))
+@pytest.mark.long      # beside it NVRTC and ptxas compile for three generations of devices
+@pytest.mark.parametrize("source", [*SOURCES, *TEST_SOURCES], ids=lambda source: source.name)
 def test_nvcc_compiles_for_every_architecture(source):
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
@@ -67,7 +57,9 @@ def test_a_host_compiler_takes_every_kernel_and_python_knows_its_parameters(sour
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("architecture", toolkit.LIMITS)
-@pytest.mark.parametrize("source", long_but_one(SOURCES))
+@pytest.mark.parametrize("source", [
+    pytest.param(source, id=source.name, marks=() if source.stem == "quantization" else pytest.mark.long)
+    for source in SOURCES])
 def test_optimized_kernels_fit_the_registers_of_every_device(source, architecture):
     if toolkit.parts() is None:
         pytest.skip("NVIDIA's wheels of NVRTC and ptxas are not installed: pip install 'hpcgnn[toolkit]'")

@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import sys
 import types
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,6 @@ class StandIn(types.ModuleType):
     def __init__(self):
         super().__init__("cupy")
         self.modules, self.functions, self.calls, self.inside, self.current = [], [], [], [], ELSEWHERE
-        self.parameters = {name: one for source in (*KERNELS.glob("*.cu"), PRIMITIVES)
-                           for name, one in signatures_of(source.read_text()).items()}
         self.cuda = types.SimpleNamespace(
             Device=lambda index: Entered(self.inside, ("device", index)),
             runtime=types.SimpleNamespace(getDevice=lambda: self.current, setDevice=self._set_device),
@@ -82,7 +81,13 @@ class StandIn(types.ModuleType):
         self.calls.append(types.SimpleNamespace(
             name=started.name, grid=(x, y, z), block=(threads_x, threads_y, threads_z), shared_mem=shared_mem,
             limit=started.max_dynamic_shared_size_bytes, device=self.current, stream=stream,
-            arguments=read_arguments(places, self.parameters[started.name])))
+            arguments=read_arguments(places, all_parameters()[started.name])))
+
+
+@cache
+def all_parameters():
+    return {name: one for source in (*KERNELS.glob("*.cu"), PRIMITIVES)
+            for name, one in signatures_of(source.read_text()).items()}
 
 
 def read_arguments(places, parameters):

@@ -113,25 +113,6 @@ def test_the_emulation_goes_on_after_a_fault(emulated):
     assert torch.equal(*floats)
 
 
-@pytest.mark.parametrize("arguments, says", [
-    ((torch.zeros(4),), "kernel copy_shifted takes 3 arguments, found 1"),
-    ((torch.zeros(4), torch.zeros(4), 4, 4), "kernel copy_shifted takes 3 arguments, found 4"),
-    ((torch.zeros(4).double(), torch.zeros(4), 4), r"copy_shifted needs const float \*in, found .* torch.float64"),
-    ((torch.zeros(4), torch.zeros(4).half(), 4), r"copy_shifted needs float \*out, found .* torch.float16"),
-    ((torch.zeros(4), 4, 4), r"copy_shifted needs float \*out, found int, which is no tensor"),
-    ((torch.zeros(4), torch.zeros(4), torch.zeros(1)), "copy_shifted needs int num, found Tensor"),
-    ((torch.zeros(4), torch.zeros(4), 4.0), "copy_shifted needs int num, found 4.0, which is no integer"),
-    ((torch.zeros(4), torch.zeros(4), None), "copy_shifted needs int num, found NoneType"),
-    ((torch.zeros(4), torch.zeros(4), 2**31), "copy_shifted needs int num, found 2147483648, out of its range"),
-    ((torch.zeros(4), torch.zeros(4, 2)[:, 0], 4), r"copy_shifted needs float \*out, found .* not contiguous"),
-    ((torch.zeros(4), torch.zeros(4, device="meta"), 4), r"copy_shifted needs float \*out, found a tensor on meta"),
-])
-def test_a_wrong_argument_is_refused_before_the_launch(emulated, arguments, says):
-    with pytest.raises(KernelError, match=says):
-        kernel(PLANTED / "memory.cu", "copy_shifted")((1,), (64,), *arguments)
-    assert emulated.launches == []
-
-
 @pytest.mark.parametrize("grid, block, says", [
     ((1,), (1025,), "block of"), ((1,), (32, 33), "1 to 1024 threads"), ((1,), (0,), "1 to 1024 threads"),
     ((-1,), (32,), "grid of"), ((1, 65536), (32,), "grid of"), ((1, 1, 1, 1), (32,), "grid of"),

@@ -12,7 +12,6 @@ from reference_quantization import narrow, widen
 from reference_rotation import encode_rotated
 
 import hpcgnn.ops.cuda.quantization as device_side
-from hpcgnn.ops.counter import FORWARD
 from hpcgnn.ops.cuda import rotation
 from hpcgnn.ops.cuda.module import STATIC_SHARED_BYTES
 from hpcgnn.ops.cuda.rotation import MOST_SCRATCH_ROWS, RotationShape
@@ -22,7 +21,7 @@ from hpcgnn.widths import BIT_WIDTHS
 
 ROTATION = KEY.seed, KEY.epoch, stream_of(7, KEY.layer, KEY.part)
 DIMS = [1, 2, 3, 7, 16, 31, 33, 64, 100, 128, 300, 512]
-WIDE_DIMS = [1000, 1024, 1433, 3000]
+WIDE_DIMS = [1000, 1024, 1433]
 EVERY_KIND = [1, 2, 15, 16, 17, 100, 128, 511, 512, 600, 1023, 1024, 1025, 2000, 12256, 12257, 20000, 32768]
 
 
@@ -61,7 +60,7 @@ def test_bytes_and_rows_equal_the_oracles(device, dtype, is_nearest, bits, dim):
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("dim", [1, 7, 33, 128, 260, 1433])
+@pytest.mark.parametrize("dim", [1, 33, 128, 1100])
 @pytest.mark.parametrize("is_nearest", [False, True])
 @pytest.mark.parametrize("dtype", STORAGES)
 def test_bytes_and_rows_of_mixed_widths_equal_the_hosts(device, dtype, is_nearest, dim):
@@ -90,9 +89,9 @@ def test_rows_beyond_shared_memory_take_turns_in_scratch(device, dim, monkeypatc
 @pytest.mark.parametrize("bits", long_but((0, len(CODED) - 1), CODED))
 def test_rows_of_many_scales_equal_the_oracles(device, bits):
     rng = np.random.default_rng(bits)
-    rows = (rng.normal(size=(60, 77)) ** 3 * 10.0 ** rng.integers(-36, 34, (60, 1))).astype(np.float32)
+    rows = (rng.normal(size=(24, 77)) ** 3 * 10.0 ** rng.integers(-36, 34, (24, 1))).astype(np.float32)
     for is_nearest in (False, True):
-        assert_crosses_as_the_oracle_says(torch.from_numpy(rows), np.full(60, bits), is_nearest, device)
+        assert_crosses_as_the_oracle_says(torch.from_numpy(rows), np.full(24, bits), is_nearest, device)
 
 
 @pytest.mark.parametrize("bits", CODED)
@@ -136,20 +135,6 @@ def test_wide_rows_beside_rotated_ones_are_those_of_an_affine_message(device, dt
         payloads.append([message.cpu()[first:end].tolist()
                          for first, end in zip(layout.payload_offset[is_wide], ends[is_wide], strict=True)])
     assert torch.equal(*received) and payloads[0] == payloads[1]
-
-
-@pytest.mark.parametrize("dim", [64, 100, 1024])
-def test_eight_bits_give_back_the_row(device, dim):
-    """Max's uniform quantizer of 256 levels leaves 1.2e-4 of the energy of a Gaussian; rotated rows resemble one."""
-    rows = torch.from_numpy(np.random.default_rng(0).exponential(size=(8, dim)).astype(np.float32))
-    layout, node_id = MessageLayout.build(np.full(8, 8), dim, "rotated"), np.arange(8)
-    index = node_id.astype(np.int32)
-    message = device_message(rows, index, node_id, layout, True, device)
-    received = torch.zeros_like(rows).to(device)
-    device_side.dequantize_rows(message, index, node_id, layout, received, False, KEY)
-    assert ((received.cpu() - rows).norm() / rows.norm()) ** 2 < 4e-4
-    device_side.dequantize_rows(message, index, node_id, layout, received, False, KEY._replace(purpose=FORWARD))
-    assert ((received.cpu() - rows).norm() / rows.norm()) ** 2 > 0.5
 
 
 @pytest.mark.parametrize("bits", CODED)

@@ -57,11 +57,6 @@ def test_products_equal_int64_with_every_switch(device, form, is_dense, jump, re
         assert num_multiplied == (tiles_with_an_entry(matrix) if jump else tiles.num_places)
 
 
-def test_the_largest_of_these_matrices_has_rows_of_no_tile_of_few_and_of_all():
-    rows = [scattered_matrix(SHAPES[-1], 2)[first:first + 8] for first in range(0, 70, 8)]
-    assert {tiles_with_an_entry(row) for row in rows} >= {0, 1, 2, 5}
-
-
 @pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("is_dense", [False, True])
