@@ -106,9 +106,7 @@ def test_empty_sides_give_empty_products_or_zeros(device, form, shape):
     left, right = random_codes((m, k), 2), random_codes((k, n), 3)
     out = product(left, right, 2, 3, device, form)
     assert out.shape == (m, n) and not out.any()
-    how = rescaling(m, n, device, bias=torch.ones(n, device=device))
-    lines = bit_gemm.multiply_bits(*sides(left, right, 2, 3, device), how, CodeRange(2, 0.0, 1.0, 0.0), form)
-    assert np.array_equal(lines.words.cpu(), packed_words(finished(left, right, how, 0.0, 1.0, 0.0, 2), 2))
+    assert_ends_as_on_the_host(left, right, rescaling(m, n, device, bias=torch.ones(n, device=device)), device, form)
 
 
 @one_order
@@ -129,62 +127,44 @@ def rescaling(num_rows, num_columns, device, seed=0, **more):
     return Rescaling(*sides, **more)
 
 
-def rescaled(left, right, how):
-    """The formula of product_end.cuh in the same order, in float32."""
-    row, column = ([part.cpu().numpy() for part in (side.step, side.zero_point, side.sum)]
-                   for side in (how.rows, how.columns))
-    row = [part[:, None] for part in row]
-    values = (row[0] * column[0]) * exact(left, right).astype(np.float32) + (
-        (row[1] * column[2] + row[2] * column[1]) + np.float32(left.shape[1]) * (row[1] * column[1]))
-    shape = (-1, 1) if how.is_by_row else (1, -1)
-    if how.gain is not None:
-        values = values * how.gain.cpu().numpy().reshape(shape)
-    if how.bias is not None:
-        values = values + how.bias.cpu().numpy().reshape(shape)
-    return np.maximum(values, 0) if how.has_relu else values
+def on_host(how):
+    """The same rescaling, on the CPU."""
+    sides = [LineValues(*(part.cpu() for part in (side.step, side.zero_point, side.sum)))
+             for side in (how.rows, how.columns)]
+    gain, bias = (None if one is None else one.cpu() for one in (how.gain, how.bias))
+    return Rescaling(*sides, gain=gain, bias=bias, is_by_row=how.is_by_row, has_relu=how.has_relu)
 
 
-def finished(left, right, how, low, step, offset, bit_width):
-    """Codes of the values, in float32."""
-    codes = np.floor((rescaled(left, right, how) - np.float32(low)) / np.float32(step) + np.float32(offset))
-    return np.clip(codes, 0, 2**bit_width - 1)
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("shape", [(5, 40, 3), (17, 200, 33), (3, 130, 140)])
-@pytest.mark.parametrize("is_by_row, has_relu", [(False, False), (True, True)])
-@pytest.mark.parametrize("num_shares", [1, 4])
-def test_the_end_of_a_product_scales_activates_and_quantizes_bit_for_bit(device, form, shape, is_by_row, has_relu,
-                                                                         num_shares):
-    m, k, n = shape
-    left, right = random_codes((m, k), 2), random_codes((k, n), 3, 1)
-    gain, bias = (torch.from_numpy(np.random.default_rng(seed).normal(size=m if is_by_row else n).astype(np.float32))
-                  .to(device) for seed in (5, 6))
-    how = rescaling(m, n, device, gain=gain, bias=bias, is_by_row=is_by_row, has_relu=has_relu)
-    both = sides(left, right, 2, 3, device)
-    assert np.array_equal(bit_gemm.multiply_bits(*both, how, None, form, num_shares).cpu(), rescaled(left, right, how))
-    lines = bit_gemm.multiply_bits(*both, how, CodeRange(5, -20.0, 3.0, 0.5), form, num_shares)
-    assert (lines.num_lines, lines.length) == (m, n)
-    # Words of padding too: nothing is left as it was allocated.
-    assert np.array_equal(lines.words.cpu(), packed_words(finished(left, right, how, -20.0, 3.0, 0.5, 5), 5))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_values_and_codes_are_the_host_s_without_gain_and_bias(device, form):
-    left, right = random_codes((9, 70), 4), random_codes((70, 37), 2, 1)
-    host_left, host_right = sides_on_host(left, right, 4, 2)
-    codes = CodeRange(3, -5.0, 1.7, 0.0)
-    for target in (None, codes):
-        found = bit_gemm.multiply_bits(*sides(left, right, 4, 2, device), rescaling(9, 37, device), target, form)
-        expected = host._multiply_bits.host(host_left, host_right, rescaling(9, 37, "cpu"), target)
-        found, expected = (side if target is None else side.words for side in (found, expected))
+def assert_ends_as_on_the_host(left, right, how, device, form, num_shares=None):
+    """Values and codes of a product, whose words of padding are written too."""
+    sides_there, sides_here = sides(left, right, 2, 3, device), sides_on_host(left, right, 2, 3)
+    for codes in (None, CodeRange(5, -20.0, 3.0, 0.5), CodeRange(3, -5.0, 1.7, 0.0)):
+        found = bit_gemm.multiply_bits(*sides_there, how, codes, form, num_shares)
+        expected = host._multiply_bits.host(*sides_here, on_host(how), codes)
+        if codes is not None:
+            assert (found.num_lines, found.length) == (expected.num_lines, expected.length)
+            found, expected = found.words, expected.words
         assert torch.equal(found.cpu(), expected)
 
 
 def sides_on_host(left, right, left_width, right_width):
     return (contract.pack_codes(torch.from_numpy(left), left_width, False),
             contract.pack_codes(torch.from_numpy(right), right_width, True))
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(5, 40, 3), (17, 200, 33), (3, 130, 140)])
+@pytest.mark.parametrize("is_by_row, has_relu, has_gain", [(False, False, True), (True, True, True),
+                                                           (False, False, False)])
+@pytest.mark.parametrize("num_shares", [1, 4])
+def test_the_end_of_a_product_is_the_hosts_bit_for_bit(device, form, shape, is_by_row, has_relu, has_gain, num_shares):
+    m, k, n = shape
+    left, right = random_codes((m, k), 2), random_codes((k, n), 3, 1)
+    gain, bias = (torch.from_numpy(np.random.default_rng(seed).normal(size=m if is_by_row else n).astype(np.float32))
+                  .to(device) if has_gain else None for seed in (5, 6))
+    how = rescaling(m, n, device, gain=gain, bias=bias, is_by_row=is_by_row, has_relu=has_relu)
+    assert_ends_as_on_the_host(left, right, how, device, form, num_shares)
 
 
 @pytest.mark.covering

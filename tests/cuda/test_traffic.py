@@ -80,8 +80,9 @@ def test_lanes_of_one_bank_take_turns(stride, turns):
     assert found.shared.turns == 32 + turns
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.long) if case.startswith(("gin, ", "sage, "))
-                                  else case for case in CASES])
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=pytest.mark.long) if case.startswith(("gin, ", "sage, ")) or "x 2048 x" in case else case
+    for case in CASES])
 def test_a_kernels_accesses_cost_no_more_than_they_did(case):
     need_compiler()
     costs = costs_of(case)

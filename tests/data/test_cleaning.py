@@ -43,7 +43,7 @@ def expected_weights(arcs, symmetrize):
     return {(v, u): weight for (u, v), weight in found.items()} | found if symmetrize else found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(arcs=ARCS, symmetrize=st.booleans(), dtype=st.sampled_from([np.int32, np.int64, np.uint64, np.uint8]))
 def test_csr_and_report_equal_those_of_python_sets(arcs, symmetrize, dtype, in_small_pieces, tmp_path_factory):
     graph = clean(arcs, symmetrize, dtype=dtype, scratch=tmp_path_factory.getbasetemp())
@@ -60,7 +60,7 @@ def test_csr_and_report_equal_those_of_python_sets(arcs, symmetrize, dtype, in_s
     assert report.is_symmetric == all((v, u) in expected for u, v in expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(arcs=ARCS, symmetrize=st.booleans())
 def test_weights_change_neither_structure_nor_report_and_those_of_duplicates_add(arcs, symmetrize):
     expected = expected_weights(arcs, symmetrize)

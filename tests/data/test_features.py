@@ -182,6 +182,7 @@ class Watched:
         return found
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("form", ["float32", "float16", "package"])
 @pytest.mark.parametrize("chosen", TREATMENTS.values(), ids=TREATMENTS)
 def test_from_source_to_shards_no_more_than_a_block_of_features_is_asked_for(form, chosen, tmp_path, monkeypatch):

@@ -43,6 +43,7 @@ def test_tolokers_has_dense_features_and_cora_sparse_ones():
     assert scipy.sparse.issparse(load("cora").features)
 
 
+@pytest.mark.long
 def test_deezer_is_multi_label_with_structural_features():
     dataset = load("deezer_hu_multilabel", feature_kind="structural")
     assert dataset.is_multi_label
@@ -51,6 +52,7 @@ def test_deezer_is_multi_label_with_structural_features():
     np.testing.assert_allclose(np.asarray(dataset.features).std(axis=0), 1, atol=1e-4)
 
 
+@pytest.mark.long
 def test_an_unlabeled_topology_is_for_answers_alone():
     dataset = load("topo_wing_mesh", feature_kind="structural")
     assert not dataset.is_labeled and dataset.num_classes == 1 and (dataset.labels == -1).all()

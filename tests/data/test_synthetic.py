@@ -1,5 +1,4 @@
 import dataclasses
-import time
 
 import numpy as np
 import pytest
@@ -35,12 +34,12 @@ def test_the_homophily_is_met_up_to_one_edge(homophily):
     assert edge_homophily(dataset, dataset.labels) == pytest.approx(homophily, abs=2 / dataset.num_edges)
 
 
-@pytest.mark.parametrize("exponent", [2.2, 2.5, 3.0])
+@pytest.mark.parametrize("exponent", [2.2, 3.0])
 def test_the_tail_of_the_degrees_follows_the_power_law(exponent):
-    degree = generate(f"nodes=60000,features=1,classes=2,mean_degree=30,exponent={exponent}").in_degree()
-    # Hill's estimator above a cutoff well past the median; its standard error is (exponent - 1) / sqrt(4000) < 0.04,
+    degree = generate(f"nodes=30000,features=1,classes=2,mean_degree=30,exponent={exponent}").in_degree()
+    # Hill's estimator above a cutoff well past the median; its standard error is (exponent - 1) / sqrt(2000) < 0.05,
     # and rounding and the noise of the degrees around their weights bias it by less than 0.15.
-    tail = np.sort(degree)[-4000:]
+    tail = np.sort(degree)[-2000:]
     estimate = 1 + len(tail) / np.log(tail / tail[0]).sum()
     assert estimate == pytest.approx(exponent, abs=0.2)
     assert degree.max() > 20 * np.median(degree)
@@ -80,40 +79,6 @@ def test_multi_label_rows_hold_at_least_one_class_and_about_half_a_companion():
     assert per_node.min() >= 1
     # 1 + 0.5 + 0.02 * 6.5 on average; the standard error of the mean is below 0.006.
     assert per_node.mean() == pytest.approx(1.63, abs=0.03)
-
-
-@pytest.mark.long
-def test_neighbors_tell_the_label_on_the_built_in_graph():
-    """Averaging features over two hops and taking the nearest class mean is right far more often than on raw rows."""
-    dataset = generate()
-    assert (dataset.num_nodes, dataset.num_edges, dataset.num_classes) == (20_000, 400_000, 16)
-    assert accuracy_of_nearest_mean(dataset, dataset.features) < 0.3
-    assert 0.55 < accuracy_of_nearest_mean(dataset, two_hop_mean(dataset)) < 0.95
-
-
-def two_hop_mean(dataset):
-    hop, degree = dataset.features, np.maximum(dataset.in_degree(), 1)[:, None]
-    target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
-    for _ in range(2):
-        total = hop.copy()
-        np.add.at(total, target, hop[dataset.indices])
-        hop = total / (degree + 1)
-    return hop
-
-
-def accuracy_of_nearest_mean(dataset, rows):
-    train = dataset.train_mask
-    means = np.stack([rows[train & (dataset.labels == label)].mean(axis=0) for label in range(dataset.num_classes)])
-    score = rows @ means.T - 0.5 * (means**2).sum(axis=1)
-    return float((score.argmax(axis=1) == dataset.labels)[dataset.test_mask].mean())
-
-
-@pytest.mark.long
-def test_a_million_edges_take_a_few_seconds():
-    start = time.perf_counter()
-    dataset = generate("nodes=100000,features=4")
-    assert dataset.num_edges == 2_000_000
-    assert time.perf_counter() - start < 10
 
 
 def test_progress_counts_every_edge_and_every_node():

@@ -45,7 +45,7 @@ KINDS = pytest.mark.parametrize("names, has_attr", [(RELATIONS, True), (RELATION
 
 
 @KINDS
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(edges=EDGES)
 def test_an_edge_is_a_duplicate_if_ends_relation_and_attributes_are_equal(edges, names, has_attr):
     graph = clean(edges, names, has_attr)
@@ -63,7 +63,7 @@ def test_an_edge_is_a_duplicate_if_ends_relation_and_attributes_are_equal(edges,
 
 
 @KINDS
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(edges=EDGES)
 def test_symmetrize_adds_reverses_of_relations_of_their_own_unless_all_edges_hold_both_ways(edges, names, has_attr):
     graph, expected = clean(edges, names, has_attr, symmetrize=True), distinct(edges, names, has_attr)
@@ -82,7 +82,7 @@ def test_symmetrize_adds_reverses_of_relations_of_their_own_unless_all_edges_hol
     assert graph.report.reverse_edges_added == len(wanted) - len(expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(edges=EDGES, symmetrize=st.booleans())
 def test_edges_listed_once_for_both_ways_keep_their_relation(edges, symmetrize):
     graph, expected = clean(edges, both_ways=True, symmetrize=symmetrize), distinct(edges, RELATIONS, True)
@@ -91,7 +91,7 @@ def test_edges_listed_once_for_both_ways_keep_their_relation(edges, symmetrize):
 
 
 @pytest.mark.parametrize("names", [RELATIONS, ()])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(edges=EDGES)
 def test_weights_of_duplicates_add_and_a_reverse_has_the_weight_of_its_edge(edges, names):
     expected = {}

@@ -63,19 +63,6 @@ def test_example_of_the_paper_pads_two_bits_in_short_mode():
     assert bits_of(packed.stream)[:5] == "00" + "100" and packed.num_bits == 5 + 64
 
 
-@pytest.mark.parametrize("num_values, num_bits", [(32, 69), (33, 133), (64, 133), (65, 197), (96, 197), (97, 197 + 69)])
-def test_mode_is_the_least_that_holds_the_values(num_values, num_bits):
-    assert encode(np.full((1, num_values), 3, np.uint8), np.array([2])).num_bits == num_bits
-
-
-def test_rows_of_one_width_share_a_package_and_a_change_of_width_ends_it():
-    codes = np.ones((4, 3), np.uint8)
-    assert encode(codes, np.array([2, 2, 2, 2])).num_bits == 69
-    assert encode(codes, np.array([2, 2, 3, 3])).num_bits == 2 * 69
-    codes[1] = 0
-    assert encode(codes, np.array([2, 3, 2, 2])).num_bits == 69, "a row of zeros has no value, so no width"
-
-
 @pytest.mark.parametrize("row, positions", [
     ([0] * 40, "1" + "0"),                                              # no column, and no bits for their number
     ([1] * 40, "1" + "1"),

@@ -5,38 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference_attention as reference
-import scipy.sparse
 import torch
-from reference_quantization import narrow
+from ops.test_attention import HEADS, ROUNDING, SLOPE, STORAGES, Arcs, rows_of, wide
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.reductions import build_adjacency
 from hpcgnn.ops import attention
-from hpcgnn.ops.dispatch import STORAGES
-
-HEADS, SLOPE = [1, 2, 3, 4, 8, 16, 20], 0.2
-# Half a unit in the last place of the storage, relative.
-ROUNDING = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-
-
-class Arcs:
-    """A random CSR, with an empty row and one of all columns where it has more than four rows."""
-
-    def __init__(self, num_rows=23, num_columns=37, density=0.2):
-        is_arc = np.random.default_rng(0).random((num_rows, num_columns)) < density
-        if num_rows > 4:
-            is_arc[2], is_arc[4] = False, True
-        arcs = scipy.sparse.csr_matrix(is_arc)
-        self.indptr, self.indices = arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32)
-        self.adjacency = build_adjacency(self.indptr, self.indices, num_columns, with_self=False)
-
-
-def rows_of(num_rows, dim, seed=1, dtype=torch.float32):
-    return narrow(np.random.default_rng(seed).normal(size=(num_rows, dim)).astype(np.float32), dtype)
-
-
-def wide(rows):
-    return rows.detach().double().numpy()
 
 
 def without(arcs, is_present):
@@ -53,7 +26,7 @@ def presence(num_columns, share=0.5, seed=5):
 def everything(z, vectors, arcs, num_heads, gradient, is_present, slope=SLOPE):
     """Output, gradient of z and gradient of the vectors."""
     leaves = z.clone().requires_grad_(), vectors.clone().requires_grad_()
-    out = attention.attend(*leaves, arcs.adjacency, num_heads, slope, is_present)
+    out = attention.attend(*leaves, arcs.adjacency(), num_heads, slope, is_present)
     out.backward(gradient)
     return out, leaves[0].grad, leaves[1].grad
 
@@ -99,9 +72,9 @@ def test_weights_of_absent_columns_and_their_gradients_are_exactly_zero(simd, sl
     arcs, is_present = Arcs(), presence(37)
     target, source = rows_of(23, num_heads), rows_of(37, num_heads, seed=2)
     source[~is_present] = -torch.inf
-    alpha = attention.edge_softmax(arcs.adjacency[0], target, source, slope)
+    alpha = attention.edge_softmax(arcs.matrix, target, source, slope)
     gradient = rows_of(len(arcs.indices), num_heads, seed=3)
-    of_target = attention.edge_softmax_backward(arcs.adjacency[0], target, source, slope, alpha, gradient)
+    of_target = attention.edge_softmax_backward(arcs.matrix, target, source, slope, alpha, gradient)
     is_absent = ~is_present[arcs.indices]
     assert not alpha[is_absent].any() and not gradient[is_absent].any()
     assert (alpha[~is_absent] > 0).all() and of_target.isfinite().all()
@@ -121,4 +94,4 @@ def test_every_instruction_set_gives_the_same_bits(simd, monkeypatch, num_heads)
 def test_a_presence_that_does_not_fit_is_refused(is_present):
     arcs = Arcs()
     with pytest.raises(KernelError, match="bool is_present of 37 columns"):
-        attention.attend(rows_of(37, 8), rows_of(2, 8), arcs.adjacency, 2, SLOPE, is_present)
+        attention.attend(rows_of(37, 8), rows_of(2, 8), arcs.adjacency(), 2, SLOPE, is_present)

@@ -34,7 +34,8 @@ from hpcgnn.partition.build import build_partition
 
 SUMMED = ("gcn", "sage", "gin")
 KINDS = (*SUMMED, "gat")
-SMALL = "synthetic:nodes=90,mean_degree=6,classes=4,features=40,signal=2"
+NUM_NODES = 40
+SMALL = f"synthetic:nodes={NUM_NODES},mean_degree=6,classes=4,features=40,signal=2"
 pytestmark = pytest.mark.skipif(not HAS_GPU and shutil.which(COMPILER) is None,
                                 reason=f"there is no {COMPILER} to compile the kernels with")
 
@@ -97,7 +98,7 @@ def test_one_layer_has_logits_and_no_embeddings(kind):
     model = some_model(kind, num_features=40, num_layers=1)
     _, expected, found, _ = passes_of(model, dataset, np.zeros(dataset.num_nodes, np.int32))
     assert_same(found, expected)
-    assert found[1].shape == (90, 0)
+    assert found[1].shape == (NUM_NODES, 0)
 
 
 def star_of(dataset):
@@ -136,17 +137,17 @@ def test_every_form_and_order_of_blocks_gives_the_same_bits(monkeypatch, form, o
         with some_device(order) as (device, _):
             assert_same(CopiedBatches(model, batches, device, "tiles").forward(), expected)
     model = packed["gin"][0]
-    _, expected, found, _ = passes_of(model, dataset, np.zeros(90, np.int32), order=order)
+    _, expected, found, _ = passes_of(model, dataset, np.zeros(NUM_NODES, np.int32), order=order)
     assert_same(found, expected)
 
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("num_shares", [1, 2, 4])
 @pytest.mark.parametrize("form", list(FORM_ROWS))
-@pytest.mark.parametrize("num_features, hidden", [(1100, 40), (150, 600)])     # three chunks; two, not on 16 bytes
+@pytest.mark.parametrize("num_features, hidden", [(1100, 40), (20, 600)])     # three chunks; two, not on 16 bytes
 @pytest.mark.parametrize("bits", [2, 5])
 def test_maps_whose_steps_warps_divide_give_the_same_bits(monkeypatch, form, num_shares, num_features, hidden, bits):
-    dataset = easy_graph(spec=SMALL.replace("features=40", f"features={num_features}").replace("nodes=90", "nodes=45"))
+    dataset = easy_graph(spec=f"synthetic:nodes=24,mean_degree=3,classes=4,features={num_features},signal=2")
     model = some_model("sage", num_features=num_features, hidden=hidden, num_layers=2, mapped_bits=5, bits=bits)
     packed = packed_graph(model, dataset, 4, 2)
     answered = HostPass.over_batches(model, packed, "gather").forward()
@@ -158,7 +159,7 @@ def test_maps_whose_steps_warps_divide_give_the_same_bits(monkeypatch, form, num
 
     monkeypatch.setattr(device_kernels, "checked_form", lambda asked, device, is_small: form)
     monkeypatch.setattr(device_kernels, "shares_of", shares)
-    _, expected, found, _ = passes_of(model, dataset, np.zeros(45, np.int32))
+    _, expected, found, _ = passes_of(model, dataset, np.zeros(24, np.int32))
     assert_same(found, expected)
     assert max(divided) == num_shares
     with some_device() as (device, _):
@@ -187,7 +188,7 @@ def test_batches_have_the_hosts_bits_by_tiles_and_by_gathering(aggregation, kind
         packed = packed_graph(model, easy_graph(spec=SMALL), 6, 2)
         expected = HostPass.over_batches(model, packed, "gather").forward()
         with some_device() as (device, streams):
-            run = CopiedBatches(model, packed, device, aggregation, group_rows=50)
+            run = CopiedBatches(model, packed, device, aggregation, group_rows=20)
             assert_same(run.forward(), expected)
             assert_same(run.forward(), expected)
         is_worth_it = tiles_are_faster(len(packed.batches.indices), len(packed.tiles.column), mapped_bits)
@@ -222,7 +223,7 @@ def test_resident_batches_have_the_hosts_bits_and_nothing_crosses(kind, aggregat
     packed = packed_graph(model, easy_graph(spec=SMALL), 6, 2)
     expected = HostPass.over_batches(model, packed, "gather").forward()
     with some_device() as (device, streams):
-        run = CopiedBatches(model, packed, device, aggregation, group_rows=50)
+        run = CopiedBatches(model, packed, device, aggregation, group_rows=20)
         resident = run.resident()
         row_bytes = []
         for _ in range(2):
@@ -279,7 +280,7 @@ def test_a_value_that_is_nan_is_refused():
     dataset = easy_graph(spec=SMALL)
     model = some_model("gcn", num_features=40)
     model.convolutions[0].bias[0] = np.nan
-    part = build_partition(dataset, np.zeros(90, np.int32), 0, 1)
+    part = build_partition(dataset, np.zeros(NUM_NODES, np.int32), 0, 1)
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), part.in_degree)
     with some_device() as (device, _):
         exchange = CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part))
@@ -291,7 +292,7 @@ def test_a_value_that_is_nan_is_refused():
 def test_layers_wider_than_a_blocks_memory_are_refused():
     dataset = easy_graph(spec=SMALL)
     model = some_model("gcn", num_features=40, hidden=5000)
-    part = build_partition(dataset, np.zeros(90, np.int32), 0, 1)
+    part = build_partition(dataset, np.zeros(NUM_NODES, np.int32), 0, 1)
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), part.in_degree)
     with some_device() as (device, _), pytest.raises(KernelError, match="at most 4096 columns"):
         DevicePass.over_graph(model, part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part)), coded, device)
