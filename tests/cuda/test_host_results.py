@@ -10,7 +10,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, ROUNDING, SMALLEST, STORAGES, matrix_of, rows_of, stored
+from cuda.aggregation_cases import (
+    HUB,
+    NUM_COLUMNS,
+    NUM_ROWS,
+    ROUNDING,
+    SMALLEST,
+    STORAGES,
+    matrix_of,
+    packed_rows,
+    rows_of,
+    scales,
+    stored,
+)
 
 from hpcgnn.ops import aggregation, attention, dense, fake_quantization, pointwise
 from hpcgnn.ops.aggregation import from_csr
@@ -28,6 +40,40 @@ EMPTY = [(n, from_csr(np.zeros(m + 1, np.int64), np.empty(0, np.int32), n))
          for m, n in ((0, 0), (0, 5), (5, 0), (3, 5))]
 KEY = CounterKey(seed=3, epoch=4, purpose=DROPOUT, layer=2)
 HALF = 1 << 15                          # of the levels of a draw
+
+
+def sums(dtype):
+    """Of a near and a far table, which may be packed; also added to what is there, and of a span of rows."""
+    weight = {"entry_scale": np.random.default_rng(5).uniform(0.1, 2, len(MATRIX.indices)).astype(np.float32)}
+    for dim in DIMS:
+        near, far = rows_of(35, dim, dtype), rows_of(NUM_COLUMNS - 35, dim, dtype, seed=2)
+        start = rows_of(NUM_ROWS, dim, dtype, seed=3)
+        for scaling in ({}, scales(MATRIX), weight, scales(MATRIX) | weight):
+            matrix = matrix_of(split=35, num_self=30, **scaling)
+            for table in (far, packed_rows(far)[0]):
+                yield aggregation._multiply, (matrix, near, table, start, matrix.tasks, False)
+        yield aggregation._multiply, (matrix, near, far, start, matrix.tasks, True)
+        yield aggregation._multiply, (MATRIX, rows_of(NUM_COLUMNS, dim, dtype), None, start, MATRIX.tasks, False)
+    for span in [(0, 0), (0, 8), (5, HUB), (HUB, HUB + 1), (HUB, NUM_ROWS)]:
+        yield aggregation._multiply, (matrix, near, far, start, matrix.tasks_of(*span), False)
+    # Rows of exactly one block, two blocks, and one entry more or less than a block.
+    indptr = np.cumsum([0, 256, 512, 255, 257, 1, 255, 0, 256])
+    indices = np.random.default_rng(0).integers(0, NUM_COLUMNS, indptr[-1]).astype(np.int32)
+    for num_columns, matrix in [*EMPTY, (NUM_COLUMNS, from_csr(indptr, indices, NUM_COLUMNS))]:
+        h, out = rows_of(num_columns, 41, dtype), rows_of(matrix.num_rows, 41, dtype, seed=2)
+        yield aggregation._multiply, (matrix, h, None, out, matrix.tasks, False)
+
+
+def weighted_sums(dtype):
+    """By the entry's own number, and by an index; heads of odd widths begin inside a pair of columns."""
+    matrix = matrix_of(row_scale=scales(MATRIX)["row_scale"])
+    num_entries = len(matrix.indices)
+    index = np.random.default_rng(4).permutation(num_entries + 5)[:num_entries].astype(np.int64)
+    for num_heads, head_dim in [(1, 41), (2, 1), (3, 5), (4, 16), (8, 8), (5, 26)]:
+        h, weight = rows_of(NUM_COLUMNS, num_heads * head_dim, dtype), rows_of(num_entries + 5, num_heads, seed=3)
+        out = rows_of(NUM_ROWS, num_heads * head_dim, dtype, seed=2)
+        yield aggregation._multiply_weighted, (matrix, h, weight[:num_entries].contiguous(), None, out)
+        yield aggregation._multiply_weighted, (matrix, h, weight, index, out)
 
 
 def quarters(num_rows, dim, dtype, seed=1):
@@ -197,7 +243,8 @@ def normalized(dtype):
 
 
 # What two results of float32 may differ by beside 1e-5 of them; 0 stands for the same bits.
-CASES = {maxima: (STORAGES, 0), gradients_of_maxima: (STORAGES, 0), softmaxes: (FLOAT32, 1e-12),
+CASES = {sums: (STORAGES, 1e-3), weighted_sums: (STORAGES, 1e-3), maxima: (STORAGES, 0),
+         gradients_of_maxima: (STORAGES, 0), softmaxes: (FLOAT32, 1e-12),
          gradients_of_softmaxes: (FLOAT32, 2e-5), entries: (FLOAT32, 1e-4), products_of_entries: (STORAGES, 1e-4),
          scores: (STORAGES, 1e-4), gradients_of_scores: (STORAGES, 2e-5), products: (STORAGES, 1e-4),
          sums_of_columns: (STORAGES, 1e-4), rounded_values: (FLOAT32, 0), gradients_of_rounded_values: (FLOAT32, 4e-4),
