@@ -1,4 +1,4 @@
-"""The device's SpMM: the same bits of two tables, odd rows, other addresses and orders; see also test_host_results.py."""
+"""The device's SpMM: the same bits of two tables, odd rows and other addresses; see also test_host_results.py."""
 
 from __future__ import annotations
 

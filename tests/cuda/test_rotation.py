@@ -1,15 +1,14 @@
-"""Rotated messages of the device against the oracle, byte for byte and bit for bit, and how it holds their rows."""
+"""Rotated messages of the device against the host's, byte for byte and bit for bit, and how it holds their rows."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from covering import long_but
-from cuda.test_quantization import CODED, KEY, assert_crosses_alike, device_message, rows_of_every_kind
-from reference import stream_of
-from reference_quantization import narrow, widen
-from reference_rotation import encode_rotated
+from cuda.test_quantization import CODED, KEY, assert_crosses_alike, device_message, host_message, rows_of_every_kind
 
 import hpcgnn.ops.cuda.quantization as device_side
 from hpcgnn.ops.cuda import rotation
@@ -19,10 +18,10 @@ from hpcgnn.ops.dispatch import STORAGES
 from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.widths import BIT_WIDTHS
 
-ROTATION = KEY.seed, KEY.epoch, stream_of(7, KEY.layer, KEY.part)
 DIMS = [1, 2, 3, 7, 16, 31, 33, 64, 100, 128, 300, 512]
 WIDE_DIMS = [1000, 1024, 1433]
 EVERY_KIND = [1, 2, 15, 16, 17, 100, 128, 511, 512, 600, 1023, 1024, 1025, 2000, 12256, 12257, 20000, 32768]
+assert_crosses = partial(assert_crosses_alike, code="rotated")
 
 
 def rows_of_most_kinds(dim, dtype, seed=0):
@@ -32,50 +31,23 @@ def rows_of_most_kinds(dim, dtype, seed=0):
     return rows
 
 
-def assert_crosses_as_the_oracle_says(rows, widths, is_nearest, device, shift=0):
-    """Gathered rows become the oracle's bytes, and those the oracle's rows, assigned and added."""
-    rng, num, dim = np.random.default_rng(7), len(widths), rows.shape[1]
-    layout, index = MessageLayout.build(widths, dim, "rotated"), rng.permutation(len(rows))[:num].astype(np.int32)
-    node_id = rng.integers(0, 2**40, num)
-    expected, values = encode_rotated(widen(rows)[index], widths, is_nearest, node_id, *ROTATION)
-    message = device_message(rows, index, node_id, layout, is_nearest, device, shift)
-    assert message.cpu().numpy().tobytes() == expected
-    target = rng.permutation(num + 3)[:num].astype(np.int32)
-    before = torch.from_numpy(rng.normal(size=(num + 3, dim)).astype(np.float32)).to(rows.dtype)
-    for is_added in (False, True):
-        received, wanted = before.to(device, copy=True), before.clone()
-        device_side.dequantize_rows(message, target, node_id, layout, received, is_added, KEY)
-        wanted[target] = narrow(values + widen(before)[target] if is_added else values, rows.dtype)
-        assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
-
-
 @pytest.mark.covering
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("bits", CODED)
 @pytest.mark.parametrize("is_nearest", [False, True])
 @pytest.mark.parametrize("dtype", STORAGES)
-def test_bytes_and_rows_equal_the_oracles(device, dtype, is_nearest, bits, dim):
+def test_bytes_and_rows_equal_the_hosts(device, dtype, is_nearest, bits, dim):
     rows = rows_of_most_kinds(dim, dtype)
-    assert_crosses_as_the_oracle_says(rows, np.full(len(rows), bits), is_nearest, device)
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("dim", [1, 33, 128, 1100])
-@pytest.mark.parametrize("is_nearest", [False, True])
-@pytest.mark.parametrize("dtype", STORAGES)
-def test_bytes_and_rows_of_mixed_widths_equal_the_hosts(device, dtype, is_nearest, dim):
-    rows = torch.cat([rows_of_most_kinds(dim, dtype), rows_of_most_kinds(dim, dtype, seed=1)])
-    width = np.random.default_rng(dim).choice(BIT_WIDTHS, 24)
-    assert_crosses_alike(rows, width, is_nearest, device, index=np.arange(24), code="rotated")
+    assert_crosses(rows, np.full(len(rows), bits), is_nearest, device)
 
 
 @pytest.mark.covering
 @pytest.mark.parametrize("dim", WIDE_DIMS)
 @pytest.mark.parametrize("is_nearest", [False, True])
 @pytest.mark.parametrize("dtype", STORAGES)
-def test_rows_of_many_passes_equal_the_oracles(device, dtype, is_nearest, dim):
+def test_rows_of_many_passes_equal_the_hosts(device, dtype, is_nearest, dim):
     rows = rows_of_most_kinds(dim, dtype)[[0, 3, 7, 11]]
-    assert_crosses_as_the_oracle_says(rows, np.array(CODED), is_nearest, device)
+    assert_crosses(rows, np.array(CODED), is_nearest, device)
 
 
 @pytest.mark.parametrize("dim", long_but((0,), [12257, 32768]))
@@ -83,28 +55,28 @@ def test_rows_beyond_shared_memory_take_turns_in_scratch(device, dim, monkeypatc
     """Nine rows, of which the lanes of a block hold eight at a time."""
     monkeypatch.setattr(rotation, "MOST_SCRATCH_ROWS", 8)
     rows = torch.from_numpy(np.random.default_rng(dim).normal(size=(9, dim)).astype(np.float32))
-    assert_crosses_as_the_oracle_says(rows, np.resize(CODED, 9), False, device)
+    assert_crosses(rows, np.resize(CODED, 9), False, device)
 
 
 @pytest.mark.parametrize("bits", long_but((0, len(CODED) - 1), CODED))
-def test_rows_of_many_scales_equal_the_oracles(device, bits):
+def test_rows_of_many_scales_equal_the_hosts(device, bits):
     rng = np.random.default_rng(bits)
     rows = (rng.normal(size=(24, 77)) ** 3 * 10.0 ** rng.integers(-36, 34, (24, 1))).astype(np.float32)
     for is_nearest in (False, True):
-        assert_crosses_as_the_oracle_says(torch.from_numpy(rows), np.full(24, bits), is_nearest, device)
+        assert_crosses(torch.from_numpy(rows), np.full(24, bits), is_nearest, device)
 
 
 @pytest.mark.parametrize("bits", CODED)
 def test_the_largest_rows_are_coded(device, bits):
     """Their norms are beyond float32, those of their units are not; their steps stay finite."""
-    rng, index = np.random.default_rng(bits), np.arange(4, dtype=np.int32)
+    rng = np.random.default_rng(bits)
     rows = np.full((4, 100), 1.6e38, np.float32) * np.sign(rng.normal(size=(4, 100))).astype(np.float32)
     rows[2:] *= rng.uniform(size=(2, 100)).astype(np.float32)
+    layout = MessageLayout.build([bits] * 4, 100, "rotated")
+    sent = torch.from_numpy(rows), np.arange(4, dtype=np.int32), np.arange(4), layout
     for is_nearest in (False, True):
-        layout = MessageLayout.build(np.full(4, bits), 100, "rotated")
-        expected, _ = encode_rotated(rows, layout.bit_width, is_nearest, index, *ROTATION)
-        message = device_message(torch.from_numpy(rows), index, index.astype(np.int64), layout, is_nearest, device)
-        assert message.cpu().numpy().tobytes() == expected
+        message = device_message(*sent, is_nearest, device)
+        assert message.cpu().numpy().tobytes() == host_message(*sent, is_nearest).tobytes()
 
 
 @pytest.mark.covering
@@ -114,7 +86,7 @@ def test_the_largest_rows_are_coded(device, bits):
 def test_a_message_of_mixed_widths_may_begin_at_any_byte(device, dtype, dim, shift):
     rows = rows_of_most_kinds(dim, dtype)
     for is_nearest in (False, True):
-        assert_crosses_as_the_oracle_says(rows, np.resize(CODED, len(rows)), is_nearest, device, shift)
+        assert_crosses(rows, np.resize(CODED, len(rows)), is_nearest, device, shift)
 
 
 @pytest.mark.covering
