@@ -30,6 +30,17 @@ def narrow(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(half.view(np.int16)).view(torch.bfloat16)
 
 
+def rows_of_every_kind(dim: int, seed: int = 0) -> np.ndarray:
+    """Ordinary, constant, tiny-range, offset, denormal and huge rows, and one with an outlier: (12, dim)."""
+    rng = np.random.default_rng(seed)
+    scale = np.array([1, 0, 0, 1e-6, 0.5, 1e-40, 1e-45, 1e38, 1e-7, 0, 0.1, 1e-20])
+    offset = np.array([0, 3.14159, -0.1, 20.3, 20, 0, 0, 0, -7, 2, -30, 0])
+    rows = (offset[:, None] + scale[:, None] * rng.uniform(-1, 1, (12, dim))).astype(np.float32)
+    rows[0, rng.integers(dim)] = -0.0
+    rows[11, rng.integers(dim)] = 1e30
+    return rows
+
+
 def encode_stored(rows: torch.Tensor, bits: int, draws: np.ndarray) -> bytes:
     """Bytes of a message of rows of one width: at 16 bits a 16-bit row is its own elements."""
     if bits == 16 and rows.dtype != torch.float32:

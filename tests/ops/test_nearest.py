@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from reference import bf16_value
-from reference_quantization import encode_nearest, narrow, receive_nearest, widen
+from reference_quantization import encode_nearest, narrow, receive_nearest, rows_of_every_kind, widen
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import FORWARD, CounterKey
@@ -17,17 +17,6 @@ from hpcgnn.widths import BIT_WIDTHS
 DIMS = [1, 7, 41, 128, 257]
 CODED = [1, 2, 4, 8]
 KEY = CounterKey(seed=3, epoch=5, purpose=FORWARD, layer=1, part=2)
-
-
-def rows_of_every_kind(dim, seed=0):
-    """Ordinary, constant, tiny-range, offset, denormal and huge rows, with zeros of both signs and one outlier."""
-    rng = np.random.default_rng(seed)
-    scale = np.array([1, 0, 0, 1e-6, 0.5, 1e-40, 1e-45, 1e38, 1e-7, 0, 0.1, 1e-20])
-    offset = np.array([0, 3.14159, -0.1, 20.3, 20, 0, 0, 0, -7, 2, -30, 0])
-    rows = (offset[:, None] + scale[:, None] * rng.uniform(-1, 1, (len(scale), dim))).astype(np.float32)
-    rows[0, rng.integers(dim)] = -0.0
-    rows[11, rng.integers(dim)] = 1e30
-    return rows
 
 
 def adversarial_rows(dim):

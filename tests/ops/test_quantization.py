@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from reference import draws_of, encode_message, round_trip_each
+from reference_quantization import rows_of_every_kind
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
@@ -14,17 +15,6 @@ from hpcgnn.widths import BIT_WIDTHS
 
 DIMS = [1, 7, 41, 128, 129, 257]
 KEY = CounterKey(seed=2**32 - 1, epoch=17, purpose=BACKWARD, layer=3, part=5)
-
-
-def rows_of_every_kind(dim, seed=0):
-    """Ordinary, constant, tiny-range, offset, denormal and huge rows, and rows that bfloat16 holds exactly."""
-    rng = np.random.default_rng(seed)
-    noise = rng.uniform(-1, 1, (10, dim))
-    scale = np.array([1, 0, 0, 1e-6, 0.5, 1e-40, 1e-45, 1e38, 1e-7, 0])
-    offset = np.array([0, 3.14159, -0.1, 20.3, 20, 0, 0, 0, -7, 2])
-    rows = (offset[:, None] + scale[:, None] * noise).astype(np.float32)
-    rows[0, rng.integers(dim)] = -0.0
-    return rows
 
 
 def node_ids(num_rows):
@@ -71,10 +61,10 @@ def test_an_empty_message_is_no_error(send, receive, num_rows, dim):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_a_value_that_has_no_code_is_refused_by_node_layer_and_epoch(simd, send, bits, bad):
-    rows, node_id = rows_of_every_kind(129), 100 + np.arange(10)
+    rows, node_id = rows_of_every_kind(129), 100 + np.arange(12)
     rows[6, 128] = bad
     with pytest.raises(KernelError, match=r"node 106 \(layer 3, epoch 17\)"):
-        send(rows, np.full(10, bits), node_id, KEY)
+        send(rows, np.full(12, bits), node_id, KEY)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])

@@ -24,7 +24,6 @@ from hpcgnn.lowbit.inference.coded_rows import code_rows
 from hpcgnn.lowbit.inference.device_pass import CopiedBatches, DevicePass, tiles_are_faster
 from hpcgnn.lowbit.inference.host_pass import HostPass, RankNeighborhood, forward_codes, pack_features
 from hpcgnn.ops import device_layers
-from hpcgnn.ops import device_layers as device_rows
 from hpcgnn.ops.cuda import device_layers as device_kernels
 from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS
 from hpcgnn.ops.cuda.module import use_backend
@@ -116,7 +115,7 @@ def test_rows_of_many_entries_are_summed_to_the_same_bits(monkeypatch, mapped_bi
     # Of 529 entries each group of lanes has more than a byte or half a word can hold; or they are summed in chunks.
     dataset = star_of(easy_graph(spec="synthetic:nodes=530,mean_degree=6,classes=4,features=8,signal=2"))
     model = some_model("gcn", num_features=8, hidden=66, num_layers=2, mapped_bits=mapped_bits)
-    monkeypatch.setattr(device_rows, "HUB_ENTRIES", longest)
+    monkeypatch.setattr(device_layers, "HUB_ENTRIES", longest)
     comm, num_passes = MPI.COMM_WORLD, 2 if longest == 55 else 1      # sums of chunks begin with nothing
     _, expected, found, _ = passes_of(model, dataset, random_owner(dataset, comm.size), comm, num_passes=num_passes)
     assert_same(found, expected)
@@ -129,7 +128,7 @@ def test_every_form_and_order_of_blocks_gives_the_same_bits(monkeypatch, form, o
     dataset = easy_graph(spec=SMALL)
     packed = {}
     for kind in SUMMED:
-        model = some_model(kind, num_features=40, hidden=40, num_layers=2, has_norm=True, mapped_bits=5)
+        model = some_model(kind, num_features=40, hidden=24, num_layers=2, has_norm=True, mapped_bits=5, bits=3)
         packed[kind] = model, packed_graph(model, dataset, 4, 2)
     monkeypatch.setattr(device_kernels, "checked_form", lambda asked, device, is_small: form)
     for model, batches in packed.values():
@@ -168,13 +167,13 @@ def test_maps_whose_steps_warps_divide_give_the_same_bits(monkeypatch, form, num
 
 def test_chunks_cover_the_entries_of_long_rows_once():
     indptr = np.cumsum([0, 3, 512, 513, 0, 1300])
-    bounds, hubs = device_rows.hub_chunks(indptr)
+    bounds, hubs = device_layers.hub_chunks(indptr)
     np.testing.assert_array_equal(hubs, [2, 4])
     np.testing.assert_array_equal(bounds, [[515, 1027], [1027, 1028], [1028, 1540], [1540, 2052], [2052, 2328]])
 
 
-def packed_graph(model, dataset, num_clusters, batch_size):
-    batches = cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size, keeps_all=True)
+def packed_graph(model, dataset, num_clusters, batch_size, keeps_all=True):
+    batches = cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size, keeps_all=keeps_all)
     degree = dataset.in_degree()[batches.node_id]
     return pack_features(model, batches, dataset.features[batches.node_id].astype(np.float32), degree)
 
@@ -242,9 +241,7 @@ def test_resident_batches_have_the_hosts_bits_and_nothing_crosses(kind, aggregat
 def test_what_crosses_is_little_more_than_bits_of_features_and_tiles():
     model = some_model("gcn", num_features=400, hidden=10, num_layers=2, bits=2)
     dataset = easy_graph(spec="synthetic:nodes=300,mean_degree=6,classes=4,features=400,signal=2")
-    batches = cut_batches(dataset.indptr, dataset.indices, 12, 4)
-    packed = pack_features(model, batches, dataset.features[batches.node_id].astype(np.float32),
-                           dataset.in_degree()[batches.node_id])
+    packed = packed_graph(model, dataset, 12, 4, keeps_all=False)
     with some_device() as (device, _):
         run = CopiedBatches(model, packed, device, "tiles")
         assert len(run.group_bytes) == 1
@@ -276,23 +273,18 @@ def test_tiles_are_refused_for_attention():
         CopiedBatches(model, packed_graph(model, easy_graph(spec=SMALL), 6, 2), device, "tiles")
 
 
-def test_a_value_that_is_nan_is_refused():
+def pass_over_small_graph(model, device):
     dataset = easy_graph(spec=SMALL)
+    part = build_partition(dataset, np.zeros(NUM_NODES, np.int32), 0, 1)
+    coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), part.in_degree)
+    return DevicePass.over_graph(model, part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part)), coded, device)
+
+
+def test_a_value_that_is_nan_and_layers_wider_than_a_blocks_memory_are_refused():
     model = some_model("gcn", num_features=40)
     model.convolutions[0].bias[0] = np.nan
-    part = build_partition(dataset, np.zeros(NUM_NODES, np.int32), 0, 1)
-    coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), part.in_degree)
     with some_device() as (device, _):
-        exchange = CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part))
-        graph_pass = DevicePass.over_graph(model, part, exchange, coded, device)
         with pytest.raises(KernelError, match="rows hold NaN"):
-            graph_pass.forward()
-
-
-def test_layers_wider_than_a_blocks_memory_are_refused():
-    dataset = easy_graph(spec=SMALL)
-    model = some_model("gcn", num_features=40, hidden=5000)
-    part = build_partition(dataset, np.zeros(NUM_NODES, np.int32), 0, 1)
-    coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), part.in_degree)
-    with some_device() as (device, _), pytest.raises(KernelError, match="at most 4096 columns"):
-        DevicePass.over_graph(model, part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(part)), coded, device)
+            pass_over_small_graph(model, device).forward()
+        with pytest.raises(KernelError, match="at most 4096 columns"):
+            pass_over_small_graph(some_model("gcn", num_features=40, hidden=5000), device)
