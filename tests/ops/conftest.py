@@ -1,4 +1,4 @@
-"""Messages through hpcgnn.ops.quantization with NumPy arrays on both sides."""
+"""Numbers of threads, and messages through hpcgnn.ops.quantization with NumPy arrays on both sides."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import pytest
 import torch
 
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+
+
+@pytest.fixture
+def threads():
+    """threads(number) sets the threads of torch and of the kernels, which share one OpenMP."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

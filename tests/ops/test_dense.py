@@ -87,13 +87,6 @@ def test_sides_that_do_not_fit_are_refused(own, own_weight, bias):
         combine(rows, weight, *others)
 
 
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("storage", list(BOUND))
 def test_no_bit_depends_on_threads_on_other_rows_or_on_avx512(simd, monkeypatch, threads, storage):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
