@@ -34,10 +34,10 @@ def plain(known):
 
 @pytest.fixture
 def shards(tmp_path):
-    """Load a source and write it as two parts."""
+    """Load a source and write it as one part."""
     def make(spec, **options):
         dataset = load_source(spec, SourceOptions(**options))
-        make_shards(dataset, tmp_path / "shards", Making(parts=2, partitioner="contiguous", overwrite=True), spec, {})
+        make_shards(dataset, tmp_path / "shards", Making(parts=1, overwrite=True), spec, {})
         return tmp_path / "shards"
     return make
 

@@ -77,18 +77,41 @@ def mapped_first(x, basis, coefficient, relations):
     return sum_of_mapped(x @ basis.to(x.dtype).flatten(0, 1).t(), coefficient, relations)
 
 
+def block_diagonal(x, blocks, relations):
+    return block_diagonal_sum(x, blocks, relations)
+
+
+WAYS = [as_written, mapped_first, block_diagonal]
+
+
+def given_to(way, in_dim, out_dim, dtype=torch.float32):
+    given = inputs(in_dim, out_dim, dtype)
+    if way is not block_diagonal:
+        return given
+    shape = NUM_RELATIONS, 3, out_dim // 3, in_dim // 3
+    return [given[0], torch.from_numpy(np.random.default_rng(3).normal(size=shape)).float().requires_grad_()]
+
+
+def loops_of(way, entries, *given):
+    if way is not block_diagonal:
+        return by_loops(entries, *given)
+    x, blocks = given
+    basis = np.stack([scipy.linalg.block_diag(*of_one) for of_one in blocks])
+    return by_loops(entries, x, basis, np.eye(NUM_RELATIONS))
+
+
 def assert_near(found, expected, bound):
     assert np.abs(found.detach().double().numpy() - expected).max() <= bound * np.abs(expected).max()
 
 
-@pytest.mark.covering
-@pytest.mark.parametrize("way", [as_written, mapped_first])
-@pytest.mark.parametrize("in_dim, out_dim", [(1, 1), (3, 2), (33, 18)])
+@pytest.mark.parametrize("way, in_dim, out_dim", [
+    *((way, *dims) for way in WAYS[:2] for dims in ((1, 1), (2, 3), (33, 18))), (block_diagonal, 3, 3),
+    (block_diagonal, 33, 18)])
 def test_sums_and_gradients_are_those_of_loops_and_finite_differences(simd, way, in_dim, out_dim):
-    entries, given = drawn(), inputs(in_dim, out_dim)
+    entries, given = drawn(num_entries=30), given_to(way, in_dim, out_dim)
     out = way(*given, relations_of(*entries))
     exact = [one.detach().double().numpy() for one in given]
-    assert_near(out, by_loops(entries, *exact), 1e-5)
+    assert_near(out, loops_of(way, entries, *exact), 1e-5)
     gradient = np.random.default_rng(2).normal(size=out.shape)
     out.backward(torch.from_numpy(gradient).float())
     for place, own in enumerate(given):
@@ -96,42 +119,17 @@ def test_sums_and_gradients_are_those_of_loops_and_finite_differences(simd, way,
             continue
 
         def total(moved, place=place):
-            return (gradient * by_loops(entries, *exact[:place], moved, *exact[place + 1:])).sum()
+            return (gradient * loops_of(way, entries, *exact[:place], moved, *exact[place + 1:])).sum()
 
         assert_near(own.grad, slopes(total, exact[place]), 1e-5)
 
 
-def blocks_of(out_dim, in_dim, num_blocks=3):
-    shape = NUM_RELATIONS, num_blocks, out_dim // num_blocks, in_dim // num_blocks
-    return torch.from_numpy(np.random.default_rng(3).normal(size=shape)).float().requires_grad_()
-
-
-def by_loops_of_blocks(entries, x, blocks):
-    return by_loops(entries, x, np.stack([scipy.linalg.block_diag(*of_one) for of_one in blocks]),
-                    np.eye(NUM_RELATIONS))
-
-
-@pytest.mark.parametrize("in_dim, out_dim", [(3, 3), (33, 18)])
-def test_block_diagonal_sums_and_gradients_are_those_of_loops_and_finite_differences(simd, in_dim, out_dim):
-    entries, x, blocks = drawn(), inputs(in_dim, out_dim)[0], blocks_of(out_dim, in_dim)
-    out = block_diagonal_sum(x, blocks, relations_of(*entries))
-    exact = x.detach().double().numpy(), blocks.detach().double().numpy()
-    assert_near(out, by_loops_of_blocks(entries, *exact), 1e-5)
-    gradient = np.random.default_rng(2).normal(size=out.shape)
-    out.backward(torch.from_numpy(gradient).float())
-    if in_dim > 6:
-        return      # each value of a large array costs two passes of loops
-    assert_near(x.grad, slopes(lambda at: (gradient * by_loops_of_blocks(entries, at, exact[1])).sum(), exact[0]), 1e-5)
-    assert_near(blocks.grad, slopes(lambda at: (gradient * by_loops_of_blocks(entries, exact[0], at)).sum(), exact[1]),
-                1e-5)
-
-
-@pytest.mark.parametrize("way", [as_written, mapped_first])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", BOUND)
 def test_rows_of_16_bits_are_summed_in_float32(way, dtype):
     entries, found = drawn(num_entries=200), []
     for kind in (torch.float32, dtype):
-        given = inputs(12, 8, dtype)
+        given = given_to(way, 12, 6, dtype)
         given[0] = given[0].detach().to(kind).requires_grad_()
         out = way(*given, relations_of(*entries))
         assert out.dtype == kind
@@ -141,25 +139,26 @@ def test_rows_of_16_bits_are_summed_in_float32(way, dtype):
         assert_near(rounded, exact.detach().double().numpy(), BOUND[dtype])
 
 
-def test_only_the_first_rows_get_a_gradient():
-    x, basis, coefficient = inputs(6, 4)
-    relations = relations_of(*drawn())
-    relational_sum(x, basis, coefficient, relations, num_back=NUM_ROWS).square().sum().backward()
-    again, others = x.detach().clone().requires_grad_(), (basis.grad.clone(), coefficient.grad.clone())
-    basis.grad = coefficient.grad = None
-    relational_sum(again, basis, coefficient, relations).square().sum().backward()
+@pytest.mark.parametrize("way", [as_written, block_diagonal])
+def test_only_the_first_rows_get_a_gradient(way):
+    (x, *others), relations = given_to(way, 6, 3), relations_of(*drawn())
+    {as_written: relational_sum, block_diagonal: block_diagonal_sum}[way](
+        x, *others, relations, num_back=NUM_ROWS).square().sum().backward()
+    again, of_others = x.detach().clone().requires_grad_(), [one.grad.clone() for one in others]
+    for one in others:
+        one.grad = None
+    way(again, *others, relations).square().sum().backward()
     assert torch.equal(x.grad[:NUM_ROWS], again.grad[:NUM_ROWS]) and not x.grad[NUM_ROWS:].any()
     assert again.grad[NUM_ROWS:].any()
-    assert torch.equal(basis.grad, others[0]) and torch.equal(coefficient.grad, others[1])
+    assert all(torch.equal(one.grad, before) for one, before in zip(others, of_others, strict=True))
 
 
-def test_rows_without_entries_are_zero():
-    x, basis, coefficient = inputs(6, 4)
-    none = np.zeros(0, np.int64)
-    for way in (as_written, mapped_first):
-        out = way(x, basis, coefficient, relations_of(none, none, none))
-        out.sum().backward()
-        assert out.shape == (NUM_ROWS, 4) and not out.any() and not coefficient.grad.any()
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_without_entries_are_zero(way):
+    given, none = given_to(way, 6, 3), np.zeros(0, np.int64)
+    out = way(*given, relations_of(none, none, none))
+    out.sum().backward()
+    assert out.shape == (NUM_ROWS, 3) and not out.any() and not any(one.grad.any() for one in given)
 
 
 def test_what_does_not_fit_is_refused():
@@ -171,25 +170,3 @@ def test_what_does_not_fit_is_refused():
     for rows, weights in ((x[1:], coefficient), (x[:, 1:], coefficient), (x, coefficient[:, 1:])):
         with pytest.raises(KernelError, match="sums by relation need 14 rows of 6 columns and coefficients of 3 bases"):
             relational_sum(rows, basis, weights, relations)
-
-
-@pytest.mark.parametrize("dtype", BOUND)
-def test_block_diagonal_sums_are_float32_and_of_the_first_rows_if_asked(dtype):
-    entries, found = relations_of(*drawn(num_entries=200)), []
-    rounded = inputs(12, 6, dtype)[0].detach()
-    for kind, num_back in ((torch.float32, None), (dtype, NUM_ROWS)):
-        x, blocks = rounded.to(kind, copy=True).requires_grad_(), blocks_of(6, 12)
-        out = block_diagonal_sum(x, blocks, entries, num_back)
-        assert out.dtype == kind
-        out.backward(torch.ones_like(out))
-        found.append((out, blocks.grad, x.grad[:NUM_ROWS]))
-    assert not x.grad[NUM_ROWS:].any()
-    for exact, rounded in zip(*found, strict=True):
-        assert_near(rounded, exact.detach().double().numpy(), BOUND[dtype])
-
-
-def test_block_diagonal_sums_without_entries_are_zero():
-    x, blocks, none = inputs(6, 3)[0], blocks_of(3, 6), np.zeros(0, np.int64)
-    out = block_diagonal_sum(x, blocks, relations_of(none, none, none))
-    out.sum().backward()
-    assert out.shape == (NUM_ROWS, 3) and not out.any() and not x.grad.any() and not blocks.grad.any()
