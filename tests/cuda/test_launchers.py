@@ -126,8 +126,8 @@ def sent(call, source):
     return {parameter.name: argument.item() for parameter, argument in zip(parameters, call.arguments, strict=True)}
 
 
-def message_of(dtype, dim, num_rows, code="affine"):
-    layout = MessageLayout.build(np.tile([1, 2, 4, 8, 16, 32], num_rows)[:num_rows], dim, code)
+def message_of(dtype, dim, num_rows):
+    layout = MessageLayout.build(np.tile([1, 2, 4, 8, 16, 32], num_rows)[:num_rows], dim)
     rows, index = torch.zeros(9, dim, dtype=dtype), np.arange(num_rows, dtype=np.int32) % 9
     return layout, rows, index, np.arange(num_rows, dtype=np.int64), torch.zeros(layout.num_bytes, dtype=torch.uint8)
 
@@ -149,40 +149,6 @@ def test_quantizing_sends_rows_message_and_key(cupy, dtype, suffix, is_nearest, 
         "parameter_offset": layout.parameter_offset.ctypes.data, "num_rows": 40, "dim": 41, "width": width,
         "seed": 2**32 - 1, "epoch": 7, "stream": key.stream, "message": message.data_ptr(),
         "first_bad": first_bad.data_ptr()}
-
-
-@pytest.mark.parametrize("is_added", [False, True])
-def test_dequantizing_sends_message_and_rows(cupy, is_added):
-    layout, rows, index, node_id, message = message_of(torch.float16, 128, 33)
-    device_side.dequantize_rows(message, index, node_id, layout, rows, is_added)
-    call, = cupy.calls
-    assert (call.name, call.grid, call.block) == ("dequantize_f16", (3, 1, 1), (256, 1, 1))
-    assert sent(call, KERNELS / "quantization.cu") == {
-        "message": message.data_ptr(), "row_index": index.ctypes.data, "bit_width": layout.bit_width.ctypes.data,
-        "payload_offset": layout.payload_offset.ctypes.data, "parameter_offset": layout.parameter_offset.ctypes.data,
-        "num_rows": 33, "dim": 128, "width": 16, "is_accumulated": int(is_added), "rows": rows.data_ptr()}
-
-
-@pytest.mark.parametrize("is_nearest", [False, True])
-def test_rotating_sends_the_shape_of_a_pass_and_both_keys(cupy, is_nearest):
-    """40 rows of 41 columns: passes of 32, a row on 16 lanes, 80 floats apart (64, and half of the 32 banks)."""
-    layout, rows, index, node_id, message = message_of(torch.bfloat16, 41, 40, "rotated")
-    key, first_bad = CounterKey(2**32 - 1, 7, FORWARD, 2), torch.zeros(1, dtype=torch.int32)
-    device_side.start_quantizing(rows, index, node_id, layout, key, message, is_nearest, first_bad)
-    device_side.dequantize_rows(message, index, node_id, layout, rows, True, key)
-    sending, receiving = cupy.calls
-    assert (sending.name, receiving.name) == ("quantize_rotated_bf16", "dequantize_rotated_bf16")
-    shared = {
-        "rows": rows.data_ptr(), "row_index": index.ctypes.data, "node_id": node_id.ctypes.data,
-        "bit_width": layout.bit_width.ctypes.data, "payload_offset": layout.payload_offset.ctypes.data,
-        "parameter_offset": layout.parameter_offset.ctypes.data, "num_rows": 40, "dim": 41, "block": 32,
-        "scale": float(np.float32(32**-0.5)), "width": 16, "stride": 80, "scratch": 0, "seed": 2**32 - 1, "epoch": 7,
-        "rotation_stream": 6 << 28 | 2 << 16, "message": message.data_ptr()}
-    for call in (sending, receiving):
-        assert (call.grid, call.block, call.shared_mem) == ((3, 1, 1), (256, 1, 1), 16 * 80 * 4)
-    assert sent(sending, KERNELS / "rotation.cu") == {
-        **shared, "stream": key.stream, "is_nearest": int(is_nearest), "first_bad": first_bad.data_ptr()}
-    assert sent(receiving, KERNELS / "rotation.cu") == {**shared, "is_accumulated": 1}
 
 
 def test_launches_run_on_the_current_stream_of_the_device(cupy):

@@ -44,15 +44,6 @@ def wide(rows):
     return rows.detach().double().numpy()
 
 
-@pytest.mark.parametrize("num_heads", HEADS)
-def test_softmax_equals_the_oracle(simd, num_heads):
-    arcs = Arcs()
-    target, source = rows_of(23, num_heads), rows_of(37, num_heads, seed=2)
-    alpha = attention.edge_softmax(arcs.matrix, target, source, SLOPE)
-    expected = reference.edge_softmax(arcs.indptr, arcs.indices, wide(target), wide(source), SLOPE)
-    np.testing.assert_allclose(alpha, expected, rtol=3e-6)
-
-
 @pytest.mark.parametrize("num_heads", [1, 3, 20])
 def test_softmax_backward_meets_finite_differences(simd, num_heads):
     arcs = Arcs(7, 9, 0.5)
@@ -84,25 +75,6 @@ def test_sampled_products_equal_the_oracle(simd, head_dim, num_heads, dtype):
     expected = reference.sampled_products(arcs.indptr, arcs.indices, wide(left), wide(right), num_heads)
     magnitude = reference.sampled_products(arcs.indptr, arcs.indices, abs(wide(left)), abs(wide(right)), num_heads)
     assert (abs(wide(found) - expected) <= (head_dim + 1) * 2.0**-24 * magnitude).all()
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("dtype", STORAGES)
-@pytest.mark.parametrize("num_heads", HEADS)
-@pytest.mark.parametrize("head_dim", DIMS)
-def test_weighted_product_equals_the_oracle_by_rows_and_by_columns(simd, head_dim, num_heads, dtype):
-    arcs = Arcs()
-    _, transposed, entry_index = arcs.adjacency()
-    weight = rows_of(len(arcs.indices), num_heads)
-    by_source = wide(weight)[entry_index]
-    for matrix, index, weights, n in [(arcs.matrix, None, wide(weight), 37), (transposed, entry_index, by_source, 23)]:
-        h = rows_of(n, num_heads * head_dim, seed=n, dtype=dtype)
-        found = multiply_weighted(matrix, h, weight, index)
-        indptr = np.append(matrix.begin, len(matrix.indices))
-        expected = reference.weighted_sum(indptr, matrix.indices, weights, wide(h))
-        magnitude = reference.weighted_sum(indptr, matrix.indices, abs(weights), abs(wide(h)))
-        bound = 41 * 2.0**-24 * magnitude + ROUNDING[dtype] * abs(expected) + 2.0**-25
-        assert (abs(wide(found) - expected) <= bound).all()
 
 
 @pytest.mark.covering
@@ -232,14 +204,14 @@ def test_scores_of_any_size_give_weights_that_sum_to_one(simd, num_heads):
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("num_heads", [1, 3, 4])
+@pytest.mark.parametrize("num_heads", HEADS)
 @pytest.mark.parametrize("spread", [1.0, 20.0, 80.0, 200.0])
 def test_weights_keep_their_relative_precision_down_to_the_smallest(simd, num_heads, spread):
     arcs = Arcs()
     target, source = torch.zeros(23, num_heads), rows_of(37, num_heads) * spread
     alpha = wide(attention.edge_softmax(arcs.matrix, target, source, SLOPE))
     expected = reference.edge_softmax(arcs.indptr, arcs.indices, wide(target), wide(source), SLOPE)
-    np.testing.assert_allclose(alpha, expected, rtol=2e-5, atol=1e-37)
+    np.testing.assert_allclose(alpha, expected, rtol=3e-6 if spread == 1 else 2e-5, atol=1e-37)
 
 
 @pytest.mark.parametrize("num_heads", [1, 3, 4])

@@ -137,15 +137,6 @@ def test_slack_is_left_to_the_process(folder, monkeypatch):
         del tables
 
 
-def test_a_table_that_has_no_room_is_made_on_the_disk(arena):
-    tables = [table(value) for value in range(5)]
-    assert on_disk(arena) == 2 * TABLE
-    assert all((own == value).all() for value, own in enumerate(tables))
-    del tables
-    arena._take_returned()
-    assert on_disk(arena) == arena.num_in_memory == 0
-
-
 def test_small_and_large_tables_come_and_go_at_random_and_keep_their_values(arena):
     random, live = Random(1), []
     for step in range(120):
