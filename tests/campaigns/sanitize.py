@@ -19,7 +19,7 @@ LEVELS = ("portable", "avx2", "avx512")
 TEST_FILES = (
     "tests/lowbit/test_package_faults.py", "tests/ops/test_quantization.py", "tests/ops/test_two_tables.py",
     "tests/ops/test_bounds.py", "tests/ops/test_aggregation.py", "tests/lowbit/test_package.py",
-    "tests/ops/test_quantization_storage.py", "tests/ops/test_nearest.py", "tests/ops/test_code_aggregation.py",
+    "tests/ops/test_nearest.py", "tests/ops/test_code_aggregation.py",
     "tests/ops/test_code_attention.py", "tests/ops/test_integer_rows.py", "tests/ops/test_tiles.py",
     "tests/ops/test_batch_tiles.py", "tests/ops/test_bit_gemm.py", "tests/ops/test_combination.py",
     "tests/ops/test_integer_layers.py", "tests/ops/test_row_bits.py",
