@@ -18,7 +18,7 @@ from hpcgnn.partition.condense import condensed_regions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
 
-from measurements.dram import condensed_traffic, direct_traffic, gather_traffic, pruned_traffic, source_traffic
+from measurements.dram import condensed_traffic, direct_traffic, gather_traffic, source_traffic
 
 SCHEDULES = ("condense", "condense-ids", "metis", "metis-arcs", "gcod", "naive")
 COUNTED = {"condense": condensed_traffic, "condense-ids": condensed_traffic, "metis": source_traffic,
@@ -123,17 +123,6 @@ def test_each_subgraph_reads_the_lines_where_its_rows_lie(schedule, line_bytes, 
         assert read == expected
     else:
         assert [sorted(lines) for lines in read] == [sorted(lines) for lines in expected]
-
-
-def test_gcod_drops_the_arcs_that_are_counted_as_dropped():
-    design = small_design(schedule="gcod", fuse_first_subgraph=False, buffers__combination=0.375)
-    workload = one_product(16, 200, 900, 0)
-    whole = expected_rows(workload, design, "metis")
-    traffic = pruned_traffic(whole, 8, halved_buffer(design), 0.1)
-    _, (_, aggregating) = walked(design, workload)
-    assert bytes_by_kind(aggregating, "reads")["combined rows"] == traffic.dense_bytes + traffic.sparse_bytes
-    num_macs = sum(run.events["aggregation_unit"] for run in aggregating)
-    assert num_macs == (workload.num_arcs - traffic.dropped_arcs) * 16 and traffic.dropped_arcs == 93
 
 
 @pytest.mark.parametrize("schedule", ["condense", "condense-ids"])
