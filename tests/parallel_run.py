@@ -105,6 +105,13 @@ class ParallelRun:
         status = self.process.wait(timeout=seconds)
         return Ended(status, *self._read(), time.monotonic() - self._started)
 
+    def left(self, ranks: dict[int, int], seconds: float = ENDING_LIMIT) -> list[int]:
+        """Processes of ranks that are still there, when they have had so many seconds to end."""
+        limit = time.monotonic() + seconds
+        while any(map(is_running, ranks.values())) and time.monotonic() < limit:
+            time.sleep(0.01)
+        return [pid for pid in ranks.values() if is_running(pid)]
+
     def _read(self) -> tuple[str, str]:
         return tuple(path.read_text(errors="replace") for path in self._outputs)
 

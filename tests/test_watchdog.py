@@ -10,13 +10,12 @@ import time
 
 import pytest
 from fork_server import served
-from parallel_run import ENDING_LIMIT, ParallelRun, hpcgnn, is_running, run_parallel_command
+from parallel_run import ParallelRun, run_parallel_command
 from training_setup import easy_graph, random_owner, write
 
 from hpcgnn.exchange.transfer import waiting
 from hpcgnn.run.watchdog import Colleague, Watchdog, Whereabouts, Word
 
-TIMEOUT = 4.0
 RESUMING = "; the job ends, a training goes on with --resume (--timeout sets the limit)"
 
 
@@ -62,93 +61,47 @@ def test_the_silent_are_named_then_the_busy_and_nobody_where_one_gets_on(words, 
     assert verdict_of(words) == verdict
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    dataset = easy_graph()
-    return write(dataset, random_owner(dataset, 3), 3, tmp_path_factory.mktemp("shards"))
-
-
-def flags(epochs):
-    return ["--model", "sage", "--hidden", 64, "--epochs", epochs, "--eval-every", 1, "--checkpoint-every", 10,
-            "--timeout", TIMEOUT, "--out", "run"]
-
-
-def wait_for_epochs(run, folder, num_epochs):
-    metrics = folder / "run/metrics.jsonl"
-    run.wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= num_epochs)
-
-
-@pytest.mark.parametrize("stopped", [2, pytest.param(0, marks=pytest.mark.long)])
-def test_a_stopped_rank_is_named_and_all_end(shards, tmp_path, stopped):
-    with ParallelRun(3, served(["-m", "hpcgnn", "train", shards, *flags(100000)]), tmp_path) as run:
-        wait_for_epochs(run, tmp_path, 12)
-        ranks = run.ranks()
-        os.kill(ranks[stopped], signal.SIGSTOP)
-        ended = run.end()
-        gone_by = time.monotonic() + ENDING_LIMIT
-        while any(map(is_running, ranks.values())) and time.monotonic() < gone_by:
-            time.sleep(0.01)
-        assert not any(map(is_running, ranks.values()))
-    assert ended.status != 0
-    (sentence,) = ended.sentences
-    assert sentence.startswith(f"hpcgnn: rank {stopped} (") and sentence.endswith(RESUMING)
-    assert f"process {ranks[stopped]}) has given no sign of life for {TIMEOUT:.0f} s; rank " in sentence
-    assert " waits for " in sentence and " in epoch " in sentence
-    if stopped == 0:
-        resumed = run_parallel_command(3, hpcgnn("train", shards, "--out", "run", "--resume", "--epochs", 1), tmp_path)
-        assert resumed.status == 0, resumed.stderr
-        assert not (tmp_path / "run/.standstill").exists()
-
-
-PROGRAM = """
-import time
+# Less than the program's own least time to answer, and more than a busy machine keeps a thread from running.
+TIMEOUT, ANSWER = 1.0, 1.0
+PROGRAM = f"""
+import sys, time
 from pathlib import Path
+from hpcgnn.run import watchdog
 from hpcgnn.run.launch import run_parallel, watch, watch_closely
-from hpcgnn.run.watchdog import HERE
+
+watchdog.LEAST_SECONDS_TO_ANSWER = {ANSWER}
+HERE = watchdog.HERE
 
 def body(comm):
-    watch(comm, 1.0)
-    watch_closely(comm, 1.0, Path({folder!r}) if {shares} else None)
-    Path({folder!r}, f"begun-{{comm.rank}}").touch()
+    watch(comm, {TIMEOUT})
+    watch_closely(comm, {TIMEOUT}, Path() if "shared" in sys.argv else None)
+    Path(f"begun-{{comm.rank}}").touch()
     HERE.note("waits for rank 0")
     if comm.rank == 0:
-        for _ in range({notes}):
+        while "moves" in sys.argv and not Path("stand still").exists():
             HERE.note("decides")
             time.sleep(0.1)
-        time.sleep({pause})
+        HERE.note("decides")
+        Path("stands").touch()
+        time.sleep(100)
     comm.Barrier()
 
 run_parallel(body)
 """
 
 
-def run_program(folder, **values):
-    program = PROGRAM.format(folder=str(folder), **values)
-    return run_parallel_command(3, [sys.executable, "-c", program], folder)
-
-
-def test_ranks_that_wait_for_a_slow_one_that_gets_on_are_left_alone(tmp_path):
-    ended = run_program(tmp_path, shares=True, notes=30, pause=0)
-    assert (ended.status, ended.sentences) == (0, [])
-    assert not (tmp_path / ".standstill").exists()
-
-
-def test_a_job_that_was_suspended_as_a_whole_goes_on(tmp_path):
-    program = PROGRAM.format(folder=str(tmp_path), shares=True, notes=10, pause=0)
-    with ParallelRun(3, served(["-c", program]), tmp_path) as run:
+def test_one_that_gets_on_and_a_suspended_job_are_left_alone_and_one_that_stands_still_is_named(tmp_path):
+    with ParallelRun(3, served(["-c", PROGRAM, "shared", "moves"]), tmp_path) as run:
         run.wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
+        time.sleep(1.2 * (TIMEOUT + ANSWER))        # in which ranks 1 and 2 ask
+        assert run.process.poll() is None and (tmp_path / ".standstill").exists()
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in run.ranks().values():
                 os.kill(pid, number)
-            if number == signal.SIGSTOP:
-                time.sleep(3.0)
+            time.sleep(1.5 * TIMEOUT if number == signal.SIGSTOP else 0.2)
+        (tmp_path / "stand still").touch()
         ended = run.end()
-    assert (ended.status, ended.sentences) == (0, [])
-
-
-def test_a_rank_that_lives_and_stands_still_is_named_with_what_it_does(tmp_path):
-    ended = run_program(tmp_path, shares=True, notes=1, pause=100)
-    assert ended.status != 0
+    assert ended.status != 0 and (tmp_path / "stands").exists()
     (sentence,) = ended.sentences
     assert sentence.startswith("hpcgnn: no rank has made progress for 1 s: rank 0 (")
     assert sentence.endswith(f") decides, and the others wait{RESUMING}")
@@ -156,10 +109,42 @@ def test_a_rank_that_lives_and_stands_still_is_named_with_what_it_does(tmp_path)
 
 def test_without_a_shared_folder_a_rank_says_what_it_waits_for(tmp_path):
     """Each rank speaks for itself, so more than one may before the launcher takes them down."""
-    ended = run_program(tmp_path, shares=False, notes=1, pause=100)
+    ended = run_parallel_command(2, [sys.executable, "-c", PROGRAM], tmp_path)
     assert ended.status != 0
     assert ended.sentences
     for sentence in ended.sentences:
         rank = int(re.match(r"hpcgnn: rank (\d) \(", sentence)[1])
         assert ") has made no progress for " in sentence
         assert sentence.endswith(f" s: it {'waits for rank 0' if rank else 'decides'}{RESUMING}")
+
+
+TRAINING = f"""
+import sys
+from hpcgnn.__main__ import main
+from hpcgnn.run import watchdog
+
+watchdog.LEAST_SECONDS_TO_ANSWER = {ANSWER}
+main(["train", "shards", *sys.argv[1:], "--hidden", "8", "--timeout", "{TIMEOUT}", "--out", "run"])
+"""
+
+
+@pytest.mark.parametrize("stopped", [2, pytest.param(0, marks=pytest.mark.long)])
+def test_a_stopped_rank_of_a_training_is_named_and_all_end(tmp_path, stopped):
+    dataset = easy_graph()
+    write(dataset, random_owner(dataset, 3), 3, tmp_path / "shards")
+    metrics = tmp_path / "run/metrics.jsonl"
+    with ParallelRun(3, served(["-c", TRAINING, "--epochs", 100000, "--checkpoint-every", 2]), tmp_path) as run:
+        run.wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 4)
+        ranks = run.ranks()
+        os.kill(ranks[stopped], signal.SIGSTOP)
+        ended = run.end()
+        assert not run.left(ranks)
+    assert ended.status != 0
+    (sentence,) = ended.sentences
+    assert sentence.startswith(f"hpcgnn: rank {stopped} (") and sentence.endswith(RESUMING)
+    assert f"process {ranks[stopped]}) has given no sign of life for {TIMEOUT:.0f} s; rank " in sentence
+    assert " waits for " in sentence and " in epoch " in sentence
+    if stopped == 0:
+        resumed = run_parallel_command(3, served(["-c", TRAINING, "--resume", "--epochs", 1]), tmp_path)
+        assert resumed.status == 0, resumed.stderr
+        assert not (tmp_path / "run/.standstill").exists()
