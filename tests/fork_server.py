@@ -38,6 +38,16 @@ def served(words) -> list[str]:
     return [sys.executable, "-I", "-S", __file__, *map(str, words)]
 
 
+def write_python(folder, words=()):
+    """An executable file `python` of a folder, which stands for Python with these words before its own."""
+    import shlex
+
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(served(words))} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 def forked_for(asker: int) -> int:
     """The process that a server has forked for one of `served`; that itself where there is none."""
     from contextlib import suppress

@@ -25,14 +25,18 @@ class SmallPlace(place.Place):
     stream_bytes: int = 1 << 20
 
 
-environment.run_in = lambda *wanted: None
-epoch.call_in_child = lambda threads, *call: environment._call_work(*call)
-epoch.hpcgnn_command = lambda *arguments: served(["-m", "hpcgnn", *arguments])
-epoch.thread_environment = lambda threads: dict(os.environ)
-place.Place = SmallPlace
-kernels.KernelBenchmark = partial(kernels.KernelBenchmark, width=9)
+def make_small(replace=setattr) -> None:
+    """Put small work in place of the program's; `replace` may be pytest's, which takes it back."""
+    replace(environment, "run_in", lambda *wanted: None)
+    replace(epoch, "call_in_child", lambda threads, *call: environment._call_work(*call))
+    replace(epoch, "hpcgnn_command", lambda *arguments: served(["-m", "hpcgnn", *arguments]))
+    replace(epoch, "thread_environment", lambda threads: dict(os.environ))
+    replace(place, "Place", SmallPlace)
+    replace(kernels, "KernelBenchmark", partial(kernels.KernelBenchmark, width=9))
+
 
 if __name__ == "__main__":
+    make_small()
     sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))
     if sys.argv[1] == "dram":
         from measurements import dram

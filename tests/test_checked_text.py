@@ -14,7 +14,7 @@ from hpcgnn.report.run_folder import read_run
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.run_folder import RunFolder
 
-NUM_MUTATIONS = 2000
+NUM_MUTATIONS = 600
 RECORD = {"seed": 0, "loss": 0.5, "epoch_seconds": 0.25, "sent_bytes_payload": 1000, "sent_bytes_parameters": 10,
           "mean_bits": 2.0, "val_score": 0.75, "test_score": 0.5, "mode": "sync"}
 

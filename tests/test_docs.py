@@ -235,11 +235,11 @@ def environment(tmp_path):
     pytest.param(ROOT / SHORT, True, id="short"),
     *(pytest.param(path, False, id=path.name, marks=pytest.mark.long) for path in TEXTS if examples_of(path))])
 def test_the_examples_of_a_page_run(path, is_short, tmp_path, environment):
-    """As they stand, or with three epochs on a tenth of the nodes."""
+    """As they stand, or with three epochs on few nodes."""
     for number, example in enumerate(examples_of(path)):
         suffix, ranks = {"sh": "sh", "python": "py"}[example["language"]], example["ranks"]
         file = tmp_path / f"example_{number}.{suffix}"
-        short = re.sub(r"--epochs \d+", "--epochs 3", example["body"]).replace("synthetic: ", "synthetic:nodes=2000 ")
+        short = re.sub(r"--epochs \d+", "--epochs 3", example["body"]).replace("synthetic: ", "synthetic:nodes=400 ")
         file.write_text(short if is_short else example["body"])
         command = ["bash", "-euo", "pipefail", file] if suffix == "sh" else ["python", file]
         if ranks:

@@ -68,16 +68,15 @@ def test_without_a_server_the_command_is_a_process_of_its_own():
 def test_a_signal_reaches_the_forked_process_and_its_end_is_that_of_the_command(number):
     program = ("import os, signal, time; print(os.getpid(), flush=True)\n"
                "signal.signal(signal.SIGUSR1, lambda *_: exit(75))\ntime.sleep(100)")
-    for start in (served([]), [sys.executable]):
-        with subprocess.Popen([*start, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              env=clean_environment()) as process:
-            forked = int(process.stdout.readline())
-            assert forked_for(process.pid) == forked
-            time.sleep(0.1)
-            process.send_signal(number)
-            expected = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: -signal.SIGINT, signal.SIGUSR1: 75}[number]
-            assert process.wait(60) == expected
-            assert not is_running(forked)
+    with subprocess.Popen(served(["-c", program]), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          env=clean_environment()) as process:
+        forked = int(process.stdout.readline())
+        assert forked_for(process.pid) == forked
+        time.sleep(0.1)
+        process.send_signal(number)
+        expected = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: -signal.SIGINT, signal.SIGUSR1: 75}[number]
+        assert process.wait(60) == expected
+        assert not is_running(forked)
 
 
 def test_a_command_that_is_killed_takes_the_forked_process_along():

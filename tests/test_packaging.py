@@ -101,7 +101,7 @@ def test_a_copy_without_kernels_is_not_built(unpacked, tmp_path):
     assert "Traceback" not in built.stderr
 
 
-@pytest.mark.parametrize("levels", ["sse9", "avx2,all", ","])
+@pytest.mark.parametrize("levels", ["avx2,all", ","])
 def test_levels_that_there_are_not_are_not_built(monkeypatch, levels):
     monkeypatch.setenv("HPCGNN_LEVELS", levels)
     built = python("setup.py", "--version", folder=ROOT)

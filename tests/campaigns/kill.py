@@ -21,6 +21,7 @@ mpi4py.rc.initialize = False     # only the ranks have MPI
 from campaigns.calls import STOPPED, last_of_traceback, must_run, sentences, shortened  # noqa: E402
 from campaigns.corrupt import plain  # noqa: E402
 from campaigns.mpi_choice import environment_of, names_of, use  # noqa: E402
+from fork_server import served  # noqa: E402
 from parallel_run import (  # noqa: E402
     ENDING_LIMIT,
     ParallelRun,
@@ -32,9 +33,9 @@ from parallel_run import (  # noqa: E402
 )
 
 GRAPH = "synthetic:nodes=160,mean_degree=6,classes=3,features=8,signal=2"
-EPOCHS = 60
+EPOCHS = 30
 COMMON = ("--model", "gcn", "--layers", 2, "--hidden", 8, "--epochs", EPOCHS, "--eval-every", 7,
-          "--checkpoint-every", 1, "--timeout", 10)
+          "--checkpoint-every", 1, "--timeout", 6)
 TIMED = ("--set", "deterministic=true", "--set", "period=10")
 METHODS: dict[str, tuple] = {
     "vanilla": (), "uniform": ("--method", "uniform", "--bits", 4), "random": ("--method", "random"),
@@ -47,7 +48,7 @@ THREE_RANKS = ("vanilla", "adaqp", "pipegcn")
 WRITERS = ("preprocess", "model", "predictions")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGSEGV)
 STOP_SHARE = 8               # one blow of so many stops a rank for good, and the others' --timeout has to end the run
-STOP_SECONDS = 30.0          # the timeout and what the watchdogs need to judge
+STOP_SECONDS = 20.0          # the timeout and what the watchdogs need to judge
 TARGETS = ("rank", "rank", "first rank", "launcher", "group", "all ranks")
 START_SECONDS = 6.0          # in which a run starts, where the machine is busy
 LIMIT = 180.0
@@ -88,8 +89,6 @@ class Kill:
         self._seed, self._folder = seed, scratch
         self._mpis = {name: environment_of(name) for name in names_of(mpi)}
         self._shards = {ranks: scratch / f"shards-{ranks}" for ranks in (1, 2, 3)}
-        for ranks, folder in self._shards.items():
-            must_run("preprocess", GRAPH, "--out", folder, "--parts", ranks, "--partitioner", "random")
         self._whole: dict[tuple[str, str], Path] = {}
         self._made = scratch / "made"
 
@@ -101,6 +100,9 @@ class Kill:
         """A chain of endings, and a run to the end."""
         kind, mpi = self._kind(number), list(self._mpis)[number // 2 % len(self._mpis)]
         use(self._mpis[mpi])
+        shards = self._shards[1 if kind in WRITERS else self._blows(number)[0]]
+        if not shards.exists():
+            must_run("preprocess", GRAPH, "--out", shards, "--parts", shards.name[-1], "--partitioner", "random")
         folder = self._folder / "case"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -115,7 +117,7 @@ class Kill:
         return kinds[(number * 7 + self._seed) % len(kinds)]
 
     def _blows(self, number: int) -> tuple[int, list[Blow]]:
-        rng = random.Random(f"{self._seed}/{number}")
+        rng = random.Random(f"{self._seed}:{number}")
         ranks = 3 if self._kind(number) in THREE_RANKS else 2
         return ranks, [draw_blow(rng, ranks) for _ in range(rng.choice((1, 2, 2, 3, 3)))]
 
@@ -153,6 +155,8 @@ class Kill:
         """Start, wait for the moment, send the signal, and look at the end."""
         metrics = folder / "run" / "metrics.jsonl"
         before = count_lines(metrics)
+        if blow.seconds is None:
+            command = served(command[1:])       # what happens before torch is loaded meets none of these blows
         with ParallelRun(ranks, command, folder) as run:
             started = time.monotonic()
 
@@ -163,7 +167,7 @@ class Kill:
 
             while run.process.poll() is None and not is_time() and time.monotonic() < started + LIMIT:
                 time.sleep(0.002)
-            processes = [run.process.pid, *descendants(run.process.pid)]
+            processes = [run.process.pid, *descendants(run.process.pid), *run.ranks().values()]
             send(blow, run)
             allowed = ENDING_LIMIT + (STOP_SECONDS if blow.number == signal.SIGSTOP else 0.0)
             limit = time.monotonic() + allowed
@@ -181,7 +185,7 @@ class Kill:
 
     def _write(self, kind: str, number: int, folder: Path) -> str | None:
         """End a command that replaces files; old or new is whole, and the command runs again."""
-        rng = random.Random(f"{self._seed}/{number}")
+        rng = random.Random(f"{self._seed}:{number}")
         old, new = self._versions(kind)
         shutil.copytree(old, folder / "files")
         seconds = rng.uniform(0.0, START_SECONDS if kind != "preprocess" else 2.0)

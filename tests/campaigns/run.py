@@ -24,7 +24,7 @@ from campaigns.runner import (
     state_file,
     table,
 )
-from fork_server import FOLDER
+from fork_server import FOLDER, served
 
 CAMPAIGNS = ("kill", "corrupt", "reseal", "io", "memory", "adversarial", "soak", "sanitize")
 LONGEST_FIRST = ("kill", "soak", "sanitize")    # cases of one are long, one runs to its end, one builds
@@ -65,7 +65,7 @@ def run_all(given: argparse.Namespace, arguments: list[str]) -> list[Result]:
 
     def start(name: str) -> Result:
         started = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "campaigns.run", name, *rest], stdout=subprocess.PIPE, text=True,
+        done = subprocess.run(served(["-m", "campaigns.run", name, *rest]), stdout=subprocess.PIPE, text=True,
                               stderr=subprocess.STDOUT)
         print(f"\n-- {name}\n{done.stdout}", flush=True)
         found = read_result(given.out, name, given.seed)

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from campaigns.calls import must_run, shortened
-from parallel_run import ParallelRun, hpcgnn
+from fork_server import served
+from parallel_run import ParallelRun
 
 METHODS = {"sylvie + predict": ("--method", "sylvie", "--set", "predict=previous", "--set", "deterministic=true"),
            "adaqp": ("--method", "adaqp", "--set", "deterministic=true", "--set", "period=50")}
@@ -48,9 +49,9 @@ class Soak:
         folder = self._folder / "case"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        command = hpcgnn("train", self._folder / "shards", "--model", "gcn", "--layers", 3, "--hidden", DIM, "--epochs",
-                         self._epochs, "--eval-every", 50, "--checkpoint-every", 500, "--lr", 0.001, "--seed",
-                         self._seed, *METHODS[name], "--out", "run")
+        command = served(["-m", "hpcgnn", "train", self._folder / "shards", "--model", "gcn", "--layers", 3,
+                          "--hidden", DIM, "--epochs", self._epochs, "--eval-every", 50, "--checkpoint-every", 500,
+                          "--lr", 0.001, "--seed", self._seed, *METHODS[name], "--out", "run"])
         metrics = folder / "run" / "metrics.jsonl"
         seen: list[tuple[int, int, int]] = []
         with ParallelRun(2, command, folder) as run:

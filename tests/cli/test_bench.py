@@ -8,6 +8,7 @@ import os
 import shutil
 import statistics
 import subprocess
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,23 +16,29 @@ import pytest
 from fork_server import served
 from inference_setup import archive_of
 from parallel_run import clean_environment, launcher
-from training_setup import easy_graph
+from small_benchmarks import make_small
+from training_setup import easy_graph, random_owner, write
 
-from hpcgnn.__main__ import main
 from hpcgnn.bench import result
 from hpcgnn.bench.machine import describe_machine
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.cli import bench
 
 LIMIT_SECONDS = 300
-SMALL = (Path(__file__).resolve().parents[1] / "small_benchmarks.py",)
+TINY = "synthetic:nodes=40,mean_degree=8,classes=3,features=6"
 
 
-def run_bench(*arguments, ranks=0, program=("-m", "hpcgnn"), **environment):
-    command = served([*program, "bench", *arguments])
+def run_bench(*arguments, ranks=0):
+    command = served(["-m", "hpcgnn", "bench", *arguments])
     command = [launcher(), "-n", str(ranks), *command] if ranks else command
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS,
-                          env={**clean_environment(), **environment})
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=clean_environment())
+
+
+@pytest.fixture
+def small_bench(hpcgnn, monkeypatch):
+    """Run a benchmark of small work in this process: (exit status, output, complaints)."""
+    make_small(monkeypatch.setattr)
+    return partial(hpcgnn, "bench")
 
 
 def records_of(folder, kind):
@@ -54,7 +61,7 @@ def records_of(folder, kind):
 @pytest.fixture
 def graph(tmp_path):
     """An .npz archive of 40 nodes with features, labels and splits."""
-    return archive_of(tmp_path / "small.npz", easy_graph(spec="synthetic:nodes=40,mean_degree=8,classes=3,features=6"))
+    return archive_of(tmp_path / "small.npz", easy_graph(spec=TINY))
 
 
 def installed(*peers):
@@ -62,28 +69,28 @@ def installed(*peers):
     return [peer for peer in peers if importlib.util.find_spec(packages.get(peer, peer))]
 
 
-def test_kernels_are_measured_against_ceilings_and_peers(graph, tmp_path):
+def test_kernels_are_measured_against_ceilings_and_peers(small_bench, graph, tmp_path):
     peers = installed("torch", "scipy", "pyg")
-    done = run_bench("kernels", graph, "drawn:2e4", "--widths", "5,16", "--repeat", 1, "--threads", 1, "--peer",
-                     ",".join(peers), "--out", tmp_path / "out", program=SMALL, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr
+    status, printed, complaints = small_bench("kernels", graph, "drawn:2e4", "--widths", "5", "--repeat", 1,
+                                              "--threads", 1, "--peer", ",".join(peers), "--out", tmp_path / "out")
+    assert status == 0, complaints
     rows = records_of(tmp_path / "out", "kernels")
     groups = [row["group"] for row in rows]
     assert {group: groups.count(group) for group in groups} == {
-        "ceiling": 5, "dense": 4, "spmm": 8, "sddmm": 8, "quantize + pack": 4, "unpack + dequantize": 4,
+        "ceiling": 5, "dense": 4, "spmm": 4, "sddmm": 4, "quantize + pack": 4, "unpack + dequantize": 4,
         "rotate + pack": 4, "unpack + rotate": 4,
         "norm + ReLU + dropout": 4, "dropout": 2}
     by_case = {row["case"]: row for row in rows if row["group"] != "sddmm"}
-    assert set(by_case["small x16 fp32"]["seconds"]) == {"ceiling", "hpcgnn", *peers}
+    assert set(by_case["small x5 fp32"]["seconds"]) == {"ceiling", "hpcgnn", *peers}
     assert "hpcgnn fp32" in by_case["small x5 bf16"]["seconds"] and "synthetic-0.02M x5 fp32" in by_case
     without_torch = ("ceiling", "dense", "spmm", "sddmm", "rotate + pack", "unpack + rotate")
     assert all("torch" in row["seconds"] for row in rows if row["group"] not in without_torch)
     assert set(by_case["rows @ weight x9 fp32"]["seconds"]) == {"ceiling", "hpcgnn", "torch", "numpy"}
-    assert len(done.stderr.splitlines()) == len(rows) + 1 and done.stderr.startswith("hpcgnn: bench kernels on ")
+    assert len(complaints.splitlines()) == len(rows) + 1 and complaints.startswith("hpcgnn: bench kernels on ")
     assert all("ceiling" in row["seconds"] for row in rows if row["group"] != "ceiling")
     assert (tmp_path / "out/bench.png").read_bytes().startswith(b"\x89PNG")
-    assert "small x16 fp32" in done.stdout and "scipy has no bf16 product" in done.stdout
-    assert f"results: {tmp_path / 'out'}" in done.stdout
+    assert "small x5 fp32" in printed and "scipy has no bf16 product" in printed
+    assert f"results: {tmp_path / 'out'}" in printed
 
 
 @pytest.mark.long
@@ -108,14 +115,13 @@ def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(grap
 
 
 @pytest.mark.parametrize("models", ["gcn", pytest.param("sage,gcn", marks=pytest.mark.long)])
-def test_shards_are_trained_as_they_are(graph, tmp_path, models):
-    made = subprocess.run(served(["-m", "hpcgnn", "preprocess", f"npz:{graph}", "--parts", "1", "--out",
-                                  tmp_path / "shards"]), capture_output=True, text=True, env=clean_environment())
-    assert made.returncode == 0, made.stderr
-    done = run_bench("epoch", tmp_path / "shards", "--model", models, "--epochs", 3, "--hidden", 4, "--repeat", 1,
-                     "--threads", 1, program=SMALL, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr
-    assert all(f"small {model} 3 x 4 fp32" in done.stdout for model in models.split(","))
+def test_shards_are_trained_as_they_are(small_bench, tmp_path, models):
+    dataset = easy_graph(spec=TINY)
+    shards = write(dataset, random_owner(dataset, 1), 1, tmp_path / "shards")
+    status, printed, complaints = small_bench("epoch", shards, "--model", models, "--epochs", 3, "--hidden", 4,
+                                              "--repeat", 1, "--threads", 1)
+    assert status == 0, complaints
+    assert all(f"synthetic {model} 3 x 4 fp32" in printed for model in models.split(","))
 
 
 @pytest.mark.long      # bench/test_exchange.py measures in this process
@@ -128,11 +134,10 @@ def test_an_exchange_is_measured_at_each_width(tmp_path):
     assert ["Sendrecv" in row["seconds"] for row in rows[:4]] == [False, True, True, False]
 
 
-def test_an_exchange_on_one_rank_is_refused():
-    done = run_bench("exchange")
-    assert done.returncode == 1
-    assert done.stderr == ("hpcgnn: hpcgnn bench exchange was started on 1 rank and needs two or more; "
-                           "run mpirun -n 2 hpcgnn bench exchange\n")
+def test_an_exchange_on_one_rank_is_refused(small_bench):
+    status, _, complaints = small_bench("exchange")
+    assert (status, complaints) == (1, "hpcgnn: hpcgnn bench exchange was started on 1 rank and needs two or more; "
+                                       "run mpirun -n 2 hpcgnn bench exchange\n")
 
 
 @pytest.mark.parametrize("arguments, status, complaint", [
@@ -149,38 +154,31 @@ def test_an_exchange_on_one_rank_is_refused():
      "--device cuda is not for this benchmark, but for epoch, inference, kernels"),
     (["inference", "g.npz", "--device", "cuda", "--peer", "dgl"], 1, "--peer has 'dgl'; expected a list of torch"),
 ])
-def test_what_can_not_be_measured_is_refused_before_anything_is(arguments, status, complaint, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", *arguments])
-    assert stop.value.code == status
-    assert capsys.readouterr().err == f"hpcgnn: {complaint}\n"
+def test_what_can_not_be_measured_is_refused_before_anything_is(hpcgnn, arguments, status, complaint):
+    assert hpcgnn("bench", *arguments) == (status, "", f"hpcgnn: {complaint}\n")
 
 
-def test_a_source_that_is_missing_is_refused(tmp_path):
-    done = run_bench("epoch", tmp_path / "none.npz", "--epochs", 3)
-    assert done.returncode == 1
-    assert done.stderr.startswith("hpcgnn: ") and "none.npz" in done.stderr and "Traceback" not in done.stderr
+def test_a_source_that_is_missing_is_refused(small_bench, tmp_path):
+    status, _, complaints = small_bench("epoch", tmp_path / "none.npz", "--epochs", 3)
+    assert status == 1
+    assert complaints.startswith("hpcgnn: ") and "none.npz" in complaints and "Traceback" not in complaints
 
 
 @pytest.mark.parametrize("arguments", [
     ["--repeat", "4", "--threads", "2", "--out", "F", "--device", "cuda", "kernels"],
     ["kernels", "--repeat", "4", "--threads", "2", "--out", "F", "--device", "cuda"],
     ["--repeat=4", "kernels", "--out=F", "--device=cuda", "--threads", "2"]])
-def test_the_groups_options_stand_before_or_behind_the_command(arguments, monkeypatch):
+def test_the_groups_options_stand_before_or_behind_the_command(hpcgnn, arguments, monkeypatch):
     seen = []
     monkeypatch.setattr(bench, "open_place", lambda kind, shared, *more, **settings: (seen.append(shared), None))
     monkeypatch.setattr(bench, "finish", lambda *arguments: None)
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", *arguments])
-    assert not stop.value.code and seen == [bench.Shared(4, 2, Path("F"), "cuda")]
+    assert hpcgnn("bench", *arguments)[0] == 0 and seen == [bench.Shared(4, 2, Path("F"), "cuda")]
 
 
-def test_a_graph_that_can_not_be_drawn_is_refused_before_anything_is(capsys, monkeypatch):
-    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "kernels", "drawn:many"])
-    assert stop.value.code == 1
-    assert capsys.readouterr().err.splitlines()[1:] == [
+def test_a_graph_that_can_not_be_drawn_is_refused_before_anything_is(small_bench):
+    status, _, complaints = small_bench("kernels", "drawn:many")
+    assert status == 1
+    assert complaints.splitlines()[1:] == [
         "hpcgnn: drawn:many is no graph to draw; expected drawn:EDGES with at least 20 edges, as in drawn:20e6"]
 
 

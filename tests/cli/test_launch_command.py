@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fork_server import write_python
 from parallel_run import clean_environment, is_running
 from training_setup import easy_graph, random_owner, write
 
@@ -400,6 +401,10 @@ def test_a_training_from_python_returns_its_run(tmp_path, monkeypatch, capfd):
     graph = easy_graph()
     write(graph, random_owner(graph, 2), 2, tmp_path / "shards")
     monkeypatch.chdir(tmp_path)
+    # The launcher and its ranks are forks of a process that has torch loaded.
+    program = (f"import sys; sys.executable = {str(tmp_path / 'python')!r}; from hpcgnn.__main__ import main; "
+               "main(sys.argv[3:])")
+    monkeypatch.setattr(sys, "executable", str(write_python(tmp_path, ["-c", program])))
     found = hpcgnn.launch(f"train {tmp_path / 'shards'} --epochs 2 --out=runs/mine", threads=1)
     assert [record["epoch"] for record in found.records] == [1, 2] and found.summary["test_score"] > 0
     assert found.path == Path("runs/mine") and found.provenance["ranks"] == 2

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from conftest import SIMD_FLAGS, processor_flags
 from fork_server import served
 from inference_setup import archive_of
 from parallel_run import clean_environment, launcher
-from training_setup import easy_graph, losses
+from training_setup import easy_graph, losses, random_owner, write
 
 from hpcgnn.cli.bench import command as bench
 from hpcgnn.lowbit.inference.predictions import read_predictions
@@ -33,6 +34,10 @@ RUNS = {"fp32": (AVX2, ()), "integers": (AVX2, ("--quantize", "degree-steps", "-
         **{precision: (AVX2, ("--precision", precision)) for precision in ("bf16", "fp16")},
         **{f"bf16-{name}": (held, ("--precision", "bf16"))
            for name, held in (("free", {}), ("portable", PORTABLE), ("avx512", AVX512))}}
+# Options of `quantize` and of `infer` for two of them.
+INTEGERS = {"fp32": (("--bits", 8), ()),
+            "integers": ((), ("--clusters", 12, "--set", "batch_size=4", "--set", "between_clusters=true", "--set",
+                              "aggregation=tiles"))}
 # bfloat16 keeps 8 bits, so a rounding errs by 2^-9 at most, and two runs that sum in other orders differ by twice that.
 # Before the logits of two layers come four: of the product and of the sum over neighbors, in each. What Adam makes of
 # the differences is less here: after 20 epochs the losses differ by 0.2 %.
@@ -40,7 +45,7 @@ BFLOAT16_ROUNDINGS = 4 * 2**-8
 pytestmark = pytest.mark.skipif(bool(SIMD_FLAGS["avx2"] - processor_flags()), reason="this processor has no AVX2")
 
 
-def hpcgnn(*arguments, held=AVX2, ranks=0, program=("-m", "hpcgnn")):
+def held_command(*arguments, held=AVX2, ranks=0, program=("-m", "hpcgnn")):
     """What one command printed; it must end in order."""
     command = served([*program, *arguments])
     command = [launcher(), "-n", str(ranks), *command] if ranks else command
@@ -54,30 +59,49 @@ def hpcgnn(*arguments, held=AVX2, ranks=0, program=("-m", "hpcgnn")):
 def hpcgnn_in_one(commands, held=AVX2):
     """What each of the commands printed, on standard output and as errors; one process runs them all."""
     words = json.dumps([[str(word) for word in command] for command in commands])
-    done = hpcgnn(words, held=held, program=(Path(__file__).resolve().parents[1] / "several_commands.py",))
+    done = held_command(words, held=held, program=(Path(__file__).resolve().parents[1] / "several_commands.py",))
     return list(zip(done.stdout.split("\0"), done.stderr.split("\0"), strict=True))[:-1]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A graph as an archive and as shards."""
-    path = tmp_path_factory.mktemp("avx2")
-    hpcgnn("preprocess", f"npz:{archive_of(path / 'small.npz', easy_graph())}", "--parts", 1, "--out", path / "shards")
+    path, dataset = tmp_path_factory.mktemp("avx2"), easy_graph()
+    archive_of(path / "small.npz", dataset)
+    write(replace(dataset, name="small"), random_owner(dataset, 1), 1, path / "shards")
     return path
+
+
+def inferring(folder, run, name):
+    return ("infer", folder / f"{run}.h5", folder / "shards", "--repeat", 1, *INTEGERS[run][1], "--out",
+            folder / f"{run}-{name}.h5")
+
+
+def commands_of(folder, run):
+    """`train`, and `quantize` and `infer` of what it leaves."""
+    commands = [("train", folder / "shards", *TRAINING, *RUNS[run][1], "--out", folder / run)]
+    if run in INTEGERS:
+        commands += [("quantize", folder / run, folder / "shards", *INTEGERS[run][0], "--out", folder / f"{run}.h5"),
+                     inferring(folder, run, "held")]
+    return commands
 
 
 @pytest.fixture(scope="module")
 def train(folder):
-    """train(name): losses of a run of RUNS, in a folder of that name; one process trains all that are held alike."""
+    """train(name): losses of a run of RUNS, in a folder of that name; one process does all that is held alike.
+
+    What `quantize` and `infer` print of a run of INTEGERS is in a file of its name.
+    """
     done: dict[str, np.ndarray] = {}
 
     def once(name):
         held = RUNS[name][0]
         alike = [] if name in done else [other for other in RUNS if RUNS[other][0] == held]
-        printed = hpcgnn_in_one([("train", folder / "shards", *TRAINING, *RUNS[other][1], "--out", folder / other)
-                                 for other in alike], held)
-        for other, (text, _) in zip(alike, printed, strict=True):
+        printed = iter(hpcgnn_in_one([words for other in alike for words in commands_of(folder, other)], held))
+        for other in alike:
+            text, *answers = [next(printed)[0] for _ in commands_of(folder, other)]
             assert text.startswith("small gcn ") and f"run folder: {folder / other}" in text
+            (folder / f"{other}.json").write_text(json.dumps(answers))
             lines = (folder / other / "metrics.jsonl").read_text().splitlines()
             done[other] = losses([json.loads(line) for line in lines])
         return done[name]
@@ -106,33 +130,14 @@ def test_losses_in_bfloat16_are_the_same_at_other_levels_up_to_its_roundings(tra
     np.testing.assert_allclose(train(f"bf16-{level}"), train("bf16"), rtol=BFLOAT16_ROUNDINGS)
 
 
-# Options of `quantize` and of `infer` for two runs.
-INTEGERS = {"fp32": (("--bits", 8), ()),
-            "integers": ((), ("--clusters", 12, "--set", "batch_size=4", "--set", "between_clusters=true", "--set",
-                              "aggregation=tiles"))}
-
-
-@pytest.fixture(scope="module")
-def answered(train, folder):
-    """By run, what `quantize`, `infer`, and a free `infer` print; one process does all that is held alike."""
-    def infer(run, name):
-        return ("infer", folder / f"{run}.h5", folder / "shards", "--repeat", 1, *INTEGERS[run][1], "--out",
-                folder / f"{run}-{name}.h5")
-
-    assert all(train(run)[-1] < 1.0 for run in INTEGERS)
-    quantize = {run: ("quantize", folder / run, folder / "shards", *options, "--out", folder / f"{run}.h5")
-                for run, (options, _) in INTEGERS.items()}
-    held = [text for text, _ in hpcgnn_in_one([words for run in INTEGERS for words in (quantize[run],
-                                                                                       infer(run, "held"))])]
-    free = [text for text, _ in hpcgnn_in_one([infer(run, "free") for run in INTEGERS], {})]
-    return dict(zip(INTEGERS, zip(held[::2], held[1::2], free, strict=True), strict=True))
-
-
 @pytest.mark.parametrize("run", INTEGERS)
-def test_integers_answer_to_the_bit_as_with_all_instructions(answered, folder, run):
-    quantized, *inferred = answered[run]
+def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, hpcgnn, run):
+    assert train(run)[-1] < 1.0
+    quantized, held = json.loads((folder / f"{run}.json").read_text())
     assert f"model file: {folder / run}.h5" in quantized
-    for printed in inferred:
+    status, free, _ = hpcgnn(*inferring(folder, run, "free"))
+    assert status == 0
+    for printed in (held, free):
         assert float(re.search(r"test ([\d.]+) %", printed)[1]) > 80
     held, free = (read_predictions(folder / f"{run}-{name}.h5") for name in ("held", "free"))
     for array in ("prediction", "logits", "embeddings"):
@@ -141,7 +146,7 @@ def test_integers_answer_to_the_bit_as_with_all_instructions(answered, folder, r
 
 @pytest.mark.long
 def test_doctor_names_what_is_there_and_what_is_held_back():
-    printed = hpcgnn("doctor", "--threads", 1).stdout
+    printed = held_command("doctor", "--threads", 1).stdout
     assert "instructions: kernels avx2, torch avx2, products of bfloat16 no" in printed
     assert "there are no instructions for products of bfloat16" in printed
     assert ("HPCGNN_SIMD holds the kernels at avx2" in printed) == (best_level() != "avx2")
@@ -165,21 +170,16 @@ BENCHES = {
 }
 
 
-SMALL = Path(__file__).resolve().parents[1] / "small_benchmarks.py"
-
-
 def test_no_benchmark_of_the_host_is_left_out():
     assert BENCHES.keys() == bench.commands.keys()
 
 
-@pytest.mark.parametrize("name", [name if name == "kernels" else pytest.param(name, marks=pytest.mark.long)
-                                  for name in BENCHES])
+@pytest.mark.long      # tests/bench measures at every level
+@pytest.mark.parametrize("name", BENCHES)
 def test_a_benchmark_says_at_once_where_it_runs_and_measures_everything(folder, name):
     arguments, expected = BENCHES[name]
     arguments = [folder / word if word in ("small.npz", "shards") else word for word in arguments]
-    # The one whose work is small does as the command does, which starts anew with its own threads.
-    small = {"program": (SMALL,), "held": {**AVX2, "OMP_NUM_THREADS": "1"}} if name == "kernels" else {}
-    done = hpcgnn("bench", name, *arguments, ranks=2 if name == "exchange" else 0, **small)
+    done = held_command("bench", name, *arguments, ranks=2 if name == "exchange" else 0)
     first, *measured = done.stderr.splitlines()
     assert re.match(rf"hpcgnn: bench {name} on .+, 1 threads, avx2, load ", first)
     assert Counter(line.partition(": ")[0] for line in measured) == expected

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
-from fork_server import served
-from parallel_run import clean_environment
+from small_benchmarks import make_small
 
 from hpcgnn.accelerators.condense_traffic import Buffer
 from hpcgnn.bench.graphs import Topology
@@ -27,7 +25,6 @@ from measurements import dram
 from measurements.dram import BY_SOURCE, CONDENSED, ORDERS, PRUNED_SHARE, SCHEMES, DramBenchmark, arcs_of, shuffled
 
 SIDE = 60
-SMALL = Path(__file__).resolve().parents[1] / "small_benchmarks.py"
 NAMES = ["naive", "metis", "metis, no reuse across", BY_SOURCE, "gcod", CONDENSED, f"{CONDENSED}, no metis"]
 
 
@@ -91,15 +88,16 @@ def test_a_buffer_without_room_for_a_row_is_refused(grid):
         list(benchmark_of(grid, row_bytes=4000).count())
 
 
-def test_the_command_leaves_a_table_a_picture_and_its_numbers(tmp_path):
+def test_the_command_leaves_a_table_a_picture_and_its_numbers(tmp_path, monkeypatch, capsys):
+    make_small(monkeypatch.setattr)
     grid = grid_of(20)
     np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
-    done = subprocess.run(
-        served([SMALL, "dram", tmp_path / "grid.npz", "--shuffle", "--buffer-kb", "4",
-                "--widths", "5", "--repeat", "1", "--threads", "1", "--out", tmp_path / "out"]),
-        capture_output=True, text=True, env=clean_environment())
-    assert done.returncode == 0, done.stderr
-    assert "grid, shuffled: 128 x 4 bit, lru buffer of 4 KiB, lines of 128 bytes" in done.stdout
+    with pytest.raises(SystemExit) as stop:
+        dram.main([str(tmp_path / "grid.npz"), "--shuffle", "--buffer-kb", "4", "--widths", "5", "--repeat", "1",
+                   "--threads", "1", "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr()
+    assert not stop.value.code, printed.err
+    assert "grid, shuffled: 128 x 4 bit, lru buffer of 4 KiB, lines of 128 bytes" in printed.out
     content = json.loads((tmp_path / "out/dram.json").read_text())
     expected = [(group, name, traffic.total_bytes) for group, name, traffic in
                 DramBenchmark(Place(Effort(1)), shuffled(grid, 0), Buffer(4096, 128), PRUNED_SHARE, (),

@@ -19,10 +19,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fork_server import served
+from fork_server import write_python
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs/gpu_check.sh"
+sys.path.insert(0, str(ROOT / "jobs"))
+
+from short_selection import pytest_collection_modifyitems  # noqa: E402
+
 RACE = str(ROOT / "jobs/measurements/race/time_to_score.py")
 
 spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "jobs/gpu_check.py")
@@ -177,32 +181,26 @@ def test_a_python_that_is_not_there_is_one_sentence():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_machine_without_a_gpu_is_told_what_it_lacks(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
     done = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=120, env={
-        **os.environ, "HPCGNN_PYTHON": sys.executable, "OUT": str(tmp_path), "HPCGNN_GPU_KIT": str(tmp_path / "none")})
+        **os.environ, "HPCGNN_PYTHON": str(write_python(tmp_path)), "OUT": str(out),
+        "HPCGNN_GPU_KIT": str(tmp_path / "none")})
     assert done.returncode == 1 and "finds no CUDA device" in done.stdout
-    (line,) = gpu_check.read_results(tmp_path)
+    (line,) = gpu_check.read_results(out)
     assert line["kind"] == "machine" and any("finds no CUDA device" in one for one in line["lacks"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [gpu_check.LOG, gpu_check.ARCHIVE, gpu_check.RESULTS]
+    assert sorted(path.name for path in out.iterdir()) == [gpu_check.LOG, gpu_check.ARCHIVE, gpu_check.RESULTS]
 
 
-def test_the_sanitizer_gets_the_first_case_of_each_test_on_the_device(tmp_path):
-    (tmp_path / "test_few.py").write_text('''
-import pytest
-@pytest.fixture
-def device():
-    return "cuda"
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_many(device, n):
-    assert n == 1
-def test_one(device):
-    pass
-def test_none():
-    raise AssertionError
-''')
-    done = subprocess.run(served(["-m", "pytest", "-q", "-p", "short_selection", "-p", "no:cacheprovider", tmp_path]),
-                          capture_output=True, text=True, cwd=tmp_path,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")})
-    assert "2 passed, 3 deselected" in done.stdout, done.stdout
+def test_the_sanitizer_gets_the_first_case_of_each_test_on_the_device():
+    kinds = [("test_many", ["device"]), ("test_many", ["device"]), ("test_one", ["n", "device"]), ("test_none", [])]
+    items = [SimpleNamespace(path=path, originalname=name, fixturenames=fixtures)
+             for path in ("a.py", "b.py") for name, fixtures in kinds]
+    left_out = []
+    config = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items)))
+    kept = items.copy()
+    pytest_collection_modifyitems(config, kept)
+    assert kept == [items[0], items[2], items[4], items[6]] and left_out == items[1::2]
 
 
 def test_the_script_has_what_its_steps_call():

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from covering import long_but
 from fork_server import served
 
 ROOT = Path(__file__).parents[2]
@@ -30,23 +31,22 @@ def test_files_that_take_long_come_first_in_the_order_of_the_list():
     assert [item.number for item in items] == [2, 3, 1, 4, 0]
 
 
-def test_processes_that_share_claims_run_each_file_once_and_find_its_fixtures(tmp_path):
+@pytest.mark.parametrize("words", long_but([1], [["."], ["b", "a/test_a.py", "a/test_b.py"]]))
+def test_processes_that_share_claims_run_each_file_once_and_find_its_fixtures(tmp_path, words):
     marked = "import pytest\n@pytest.mark.parallel([1, 2])\ndef test_a(word): assert word == 'b'\n"
     for room in ("a", "b"):
         (tmp_path / room).mkdir()
         for name, source in {"conftest.py": "import pytest\n@pytest.fixture\ndef word(): return 'b'\n",
                              "test_a.py": marked, "test_b.py": marked.replace("1, 2", "2, 3")}.items():
             (tmp_path / room / name).write_text(source)
-    for number, words in enumerate((["."], ["b", "a/test_a.py", "a/test_b.py"])):
-        claims = tmp_path / f"claims-{number}"
-        claims.mkdir()
-        command = served(["-m", "pytest", "-p", "rank_tests", "--claims", claims, "-m", "parallel[1]", "-q",
-                          "--import-mode=importlib", *words])
-        processes = [subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE,
-                                      env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}) for _ in range(2)]
-        said = [process.communicate()[0] for process in processes]
-        assert {process.returncode for process in processes} <= {0, 5}, said
-        assert sum(int(count) for text in said for count in re.findall(r"(\d+) passed", text)) == 2, said
+    (tmp_path / "claims").mkdir()
+    command = served(["-m", "pytest", "-p", "rank_tests", "--claims", "claims", "-m", "parallel[1]", "-q",
+                      "--import-mode=importlib", *words])
+    processes = [subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+                                  env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}) for _ in range(2)]
+    said = [process.communicate()[0] for process in processes]
+    assert {process.returncode for process in processes} <= {0, 5}, said
+    assert sum(int(count) for text in said for count in re.findall(r"(\d+) passed", text)) == 2, said
 
 
 @pytest.mark.parametrize("source, found", [

@@ -20,7 +20,7 @@ source {ROOT}/jobs/mpi.sh
 source {ROOT}/jobs/signals.sh
 MPI4PY_MPIABI=$(hpcgnn_mpi_abi "$MPIRUN")
 """
-# A rank that answers USR1 with status 75 half a second later, and says so when it is ready.
+# A rank that answers USR1 with status 75 a moment later, and says so when it is ready.
 RANK = """
 import os, pathlib, signal, sys, time
 asked = []
@@ -29,7 +29,7 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGTERM})
 pathlib.Path(f"ready-{os.getpid()}").touch()
 while not asked:
     time.sleep(0.02)
-time.sleep(0.5)
+time.sleep(0.3)
 pathlib.Path(f"done-{os.getpid()}").touch()
 sys.exit(75)
 """
@@ -52,6 +52,7 @@ def start(folder, launch, **variables):
 
 
 @needs_mpirun
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("seconds", ["", "600"], ids=["", "with a limit of time"])
 @pytest.mark.parametrize("how", ["Ctrl-C", "TERM", "USR1"])
 def test_a_stop_lets_ranks_end_in_order_under_every_mpi(tmp_path, how, seconds):

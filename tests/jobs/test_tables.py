@@ -1,13 +1,13 @@
 """The tables of benchmarks: which run a rate is chosen by, and what a difference and its error are."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from fork_server import served
-from parallel_run import clean_environment, run_parallel_command
+from parallel_run import run_parallel_command
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -20,9 +20,16 @@ def write_run(folder, validation, test, std=0.01, **others):
     (folder / "summary.json").write_text(json.dumps(summary))
 
 
-def run_script(name, *arguments):
-    return subprocess.run(served([JOBS / name, *arguments]), capture_output=True, text=True, check=True,
-                          env=clean_environment()).stdout
+@pytest.fixture
+def run_script(monkeypatch, capsys):
+    """run_script(name, *arguments): what a script of jobs/ prints, in this process."""
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        monkeypatch.syspath_prepend((JOBS / name).parent)
+        runpy.run_path(str(JOBS / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 def cells(line):
@@ -39,12 +46,12 @@ def rates(tmp_path):
     return place
 
 
-def test_rates_are_compared_by_their_first_seeds_and_the_largest_of_equals_wins(rates):
+def test_rates_are_compared_by_their_first_seeds_and_the_largest_of_equals_wins(rates, run_script):
     for order in (("0.01", "0.003", "0.001"), ("0.001", "0.003", "0.01")):
         assert run_script("best_rate.py", *(rates / rate for rate in order)).strip() == str(rates / "0.01")
 
 
-def test_the_table_has_the_chosen_rate_and_the_error_of_the_difference(rates, tmp_path):
+def test_the_table_has_the_chosen_rate_and_the_error_of_the_difference(rates, tmp_path, run_script):
     stored = {"quantize": "uniform", "feature_bits": [4, 4], "mean_feature_bits": 4.0, "feature_kb": 100.0,
               "stored_kb": 120.0, "float_kb": 960.0, "meets_target": True}
     write_run(tmp_path / "cora" / "gcn" / "uniform" / "0.001", [0.7] * 12, 0.79, 0.02, **stored)
@@ -70,7 +77,7 @@ def write_training(folder, validation, test, curve, is_complete=True):
             "results": [{"val_score": validation, "test_score": test}]}))
 
 
-def test_a_recipe_is_compared_with_the_base_of_the_same_seed(tmp_path):
+def test_a_recipe_is_compared_with_the_base_of_the_same_seed(tmp_path, run_script):
     place = tmp_path / "cora" / "sage"
     for seed, (base, better) in enumerate([(0.70, 0.71), (0.80, 0.83)]):
         write_training(place / "base" / str(seed), base, base - 0.1, [0.1] * 25 + [0.6] * 19 + [0.5])
@@ -91,7 +98,7 @@ def test_a_recipe_is_compared_with_the_base_of_the_same_seed(tmp_path):
     assert smooth["seeds"] == "1"
 
 
-def test_scores_on_typed_graphs_are_compared_by_seed_and_recipes_by_validation(tmp_path):
+def test_scores_on_typed_graphs_are_compared_by_seed_and_recipes_by_validation(tmp_path, run_script):
     def line(side, recipe, seed, val, micro, ranks=1):
         return json.dumps({"graph": "acm", "split": 20, "model": "rgcn", "side": side, "recipe": recipe, "seed": seed,
                            "ranks": ranks, "val": val, "micro": micro, "macro": micro - 0.01, "last": micro - 0.1,
@@ -110,7 +117,7 @@ def test_scores_on_typed_graphs_are_compared_by_seed_and_recipes_by_validation(t
     assert ranks == ["acm", "20", "rgcn", "2", "80.00", "79.00", "79.00", "78.00"]
 
 
-def test_losses_of_other_ranks_are_compared_with_those_of_the_first_file(tmp_path):
+def test_losses_of_other_ranks_are_compared_with_those_of_the_first_file(tmp_path, run_script):
     pytest.importorskip("torch_geometric")
     for ranks, losses in ((1, [2.0, 1.0]), (2, [2.0, 1.001])):
         found = {"losses": losses, "test_score": 0.5, "seconds": 0.1 * ranks}
