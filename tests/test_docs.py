@@ -239,7 +239,7 @@ def test_the_examples_of_a_page_run(path, is_short, tmp_path, environment):
     for number, example in enumerate(examples_of(path)):
         suffix, ranks = {"sh": "sh", "python": "py"}[example["language"]], example["ranks"]
         file = tmp_path / f"example_{number}.{suffix}"
-        short = re.sub(r"--epochs \d+", "--epochs 3", example["body"]).replace("synthetic: ", "synthetic:nodes=400 ")
+        short = re.sub(r"--epochs \d+", "--epochs 3", example["body"]).replace("synthetic: ", "synthetic:nodes=800 ")
         file.write_text(short if is_short else example["body"])
         command = ["bash", "-euo", "pipefail", file] if suffix == "sh" else ["python", file]
         if ranks:

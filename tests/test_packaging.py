@@ -82,6 +82,7 @@ def test_an_sdist_has_every_file_of_the_checkout(unpacked, folder):
     assert files_below(unpacked / folder) == files_below(ROOT / folder)
 
 
+@pytest.mark.long      # the files that it needs are compared above
 def test_an_sdist_can_make_an_sdist_again(unpacked, tmp_path):
     assert python("setup.py", "-q", "sdist", "-d", tmp_path, folder=unpacked).returncode == 0
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as members:

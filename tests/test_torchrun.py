@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from fork_server import served
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.run import torchrun
@@ -39,7 +40,7 @@ def environment_of(rank: int, num_ranks: int, num_nodes: int, port: int, **more:
 
 def run_ranks(num_ranks: int, num_nodes: int, **more: str) -> list[tuple[int, str, str]]:
     port = free_port()
-    ranks = [subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ranks = [subprocess.Popen(served(["-c", PROGRAM]), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, env=environment_of(rank, num_ranks, num_nodes, port, **more))
              for rank in range(num_ranks)]
     said = [one.communicate(timeout=200) for one in ranks]

@@ -7,10 +7,15 @@ from hpcgnn.__main__ import main
 
 @pytest.fixture
 def bench(capsys, monkeypatch):
-    """Run a benchmark's command in this process, which is small enough: (exit status, output, complaints)."""
+    """Run a benchmark's command in this process, which is small enough: (exit status, output, complaints).
+
+    It draws its picture only where that is asked for.
+    """
     monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
 
-    def run(*arguments):
+    def run(*arguments, draws=False):
+        if not draws:
+            monkeypatch.setattr("hpcgnn.bench.result.why_no_picture", lambda name: "not drawn")
         with pytest.raises(SystemExit) as stop:
             main(["bench", *map(str, arguments)])
         printed = capsys.readouterr()

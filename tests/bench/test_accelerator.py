@@ -48,7 +48,7 @@ def graph(tmp_path):
 
 def test_the_command_leaves_tables_numbers_and_a_picture(bench, graph, tmp_path):
     status, printed, complaints = bench("accelerator", f"{graph}:gcn", "--designs", "mega,grow",
-                                        "--out", tmp_path / "out")
+                                        "--out", tmp_path / "out", draws=True)
     assert not status, complaints
     content = json.loads((tmp_path / "out/accelerator.json").read_text())
     mega, grow = content["outcomes"]

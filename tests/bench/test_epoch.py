@@ -20,12 +20,12 @@ def dataset():
     return random_dataset(60, 300, seed=1, directed=True)
 
 
-@pytest.mark.parametrize("num_parts", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("num_parts", [1, 3])
 def test_exported_arrays_are_the_source_graph(dataset, num_parts, tmp_path):
     shards = tmp_path / "shards"
     write_shards(dataset, np.arange(60, dtype=np.int32) % num_parts, shards, Making(num_parts, reorder="none"),
                  Provenance("edges:a.csv", "random", 0))
-    assert (call_in_child(2, "count_parts", shards) if num_parts > 1 else count_parts(shards)) == num_parts
+    assert count_parts(shards) == num_parts
     facts = export_arrays(shards, tmp_path / "arrays.npz")
     assert facts["num_features"] == dataset.num_features and facts["num_classes"] == dataset.num_classes
     with np.load(tmp_path / "arrays.npz") as arrays:
@@ -33,6 +33,13 @@ def test_exported_arrays_are_the_source_graph(dataset, num_parts, tmp_path):
             np.testing.assert_array_equal(arrays[name], getattr(dataset, name), name)
         features = dataset.features if isinstance(dataset.features, np.ndarray) else dataset.features.toarray()
         np.testing.assert_array_equal(arrays["features"], features)
+
+
+@pytest.mark.long      # a process that loads torch for it
+def test_work_beside_a_training_is_done_in_a_child(tmp_path, dataset):
+    write_shards(dataset, np.arange(60, dtype=np.int32) % 3, tmp_path, Making(3, reorder="none"),
+                 Provenance("edges:a.csv", "random", 0))
+    assert call_in_child(2, "count_parts", tmp_path) == 3
 
 
 def test_layers_multiply_forward_and_backward_but_not_into_the_input():

@@ -31,12 +31,11 @@ def benchmark(models, precisions=("fp32",), **more):
                            **{"has_peer": True, "epochs": 3, "hidden": 8, **more})
 
 
-def test_ours_and_pyg_have_the_same_losses_without_dropout_and_every_precision_is_timed():
-    made = benchmark(("sage", "gcn", "gat"), ("fp32", "tf32"))
+def test_ours_and_pyg_have_the_same_losses_without_dropout():
+    made = benchmark(("sage", "gcn", "gat"))
     rows = list(made.measure())
     assert made.failures == []
-    assert [row.case.split(" ", 1)[1] for row in rows] == [
-        f"{model} 3 x 8 {precision}" for model in ("sage", "gcn", "gat") for precision in ("fp32", "tf32")]
+    assert [row.case.split(" ", 1)[1] for row in rows] == [f"{model} 3 x 8 fp32" for model in ("sage", "gcn", "gat")]
     for row in rows:
         assert set(row.seconds) == {OURS, "pyg edges", *([] if " gat " in row.case else ["pyg CSR"])}
         assert all(len(seconds) == 3 and min(seconds) > 0 for seconds in row.seconds.values())
@@ -57,6 +56,7 @@ def test_replays_on_a_device_have_our_losses_in_every_phase(monkeypatch, tmp_pat
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
         made = InProcessEpochs(MPI.COMM_WORLD, str(tmp_path), "cuda", ("gcn",), ("fp32", "tf32"), epochs=3, hidden=8)
         rows = list(made.measure())
+    assert [row.case.rsplit(" ", 1)[1] for row in rows] == ["fp32", "tf32"]
     assert made.failures == [] and len(device.backend.graphs) == 3      # fp32, tf32, and the profile in fp32
     for row in rows:
         assert row.details["losses"][OURS] == row.details["losses"]["step graph"]

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from covering import long_but
 from cuda.conftest import HAS_GPU
 from cuda.emulation import COMPILER, EmulatedBackend
 from inference_setup import float_oracle, some_work, trained_file, write_archive
@@ -132,10 +133,10 @@ def way_that_is_wrong(monkeypatch, way, name):
     monkeypatch.setattr(inference_device, "CopiedBatches", Run)
 
 
-@pytest.mark.parametrize("way, name, words", [
+@pytest.mark.parametrize("way, name, words", long_but((2, 3), [
     ("auto", "result", "auto and the host disagree"), ("tiles", "result", "tiles and the host disagree"),
     ("gather", "result", "gather and the host disagree"),
-    ("tiles", "forward", "tiles, with copies and the host disagree")])
+    ("tiles", "forward", "tiles, with copies and the host disagree")]))
 def test_a_way_that_has_other_bits_is_an_error(place, archive, monkeypatch, way, name, words):
     way_that_is_wrong(monkeypatch, way, name)
     with pytest.raises(AssertionError, match=f"made, gcn .*, 4 bits: {words}"):

@@ -87,7 +87,7 @@ class Kill:
 
     def __init__(self, scratch: Path, seed: int, mpi: str):
         self._seed, self._folder = seed, scratch
-        self._mpis = {name: environment_of(name) for name in names_of(mpi)}
+        self._mpis = names_of(mpi)
         self._shards = {ranks: scratch / f"shards-{ranks}" for ranks in (1, 2, 3)}
         self._whole: dict[tuple[str, str], Path] = {}
         self._made = scratch / "made"
@@ -98,8 +98,8 @@ class Kill:
 
     def try_case(self, number: int) -> str | None:
         """A chain of endings, and a run to the end."""
-        kind, mpi = self._kind(number), list(self._mpis)[number // 2 % len(self._mpis)]
-        use(self._mpis[mpi])
+        kind, mpi = self._kind(number), self._mpis[number // 2 % len(self._mpis)]
+        use(environment_of(mpi))
         shards = self._shards[1 if kind in WRITERS else self._blows(number)[0]]
         if not shards.exists():
             must_run("preprocess", GRAPH, "--out", shards, "--parts", shards.name[-1], "--partitioner", "random")

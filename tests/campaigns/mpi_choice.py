@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 
 from campaigns.runner import ROOT
 
@@ -15,6 +16,7 @@ def names_of(mpi: str) -> tuple[str, ...]:
     return BOTH if mpi == "both" else (mpi,)
 
 
+@cache
 def environment_of(mpi: str) -> dict[str, str]:
     """The whole environment in which this MPI was chosen."""
     shown = subprocess.run(["bash", "-c", f"source jobs/env.sh && hpcgnn_use_mpi {mpi} && env -0"], cwd=ROOT,

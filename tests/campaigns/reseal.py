@@ -19,9 +19,9 @@ import mpi4py
 
 mpi4py.rc.initialize = False     # a process that has MPI must not be forked
 
-from campaigns.calls import fault_in, must_run, shortened  # noqa: E402
+from campaigns.calls import fault_in, must_run_all, shortened  # noqa: E402
 from campaigns.hdf5_mutations import Mutation, apply, draw, inventory  # noqa: E402
-from campaigns.made_files import TRAIN, make_shards  # noqa: E402
+from campaigns.made_files import commands_of  # noqa: E402
 from campaigns.pairs import PairEnded, run_pair  # noqa: E402
 
 CASE_SECONDS = 30.0
@@ -47,14 +47,8 @@ def make_whole(folder: Path) -> None:
 
     A run on one rank gives weights that fit any number of ranks.
     """
-    make_shards(folder / "alone", 1)
-    make_shards(folder / "shards", 2)
-    for form in ("float16", "package"):
-        make_shards(folder / f"shards-{form}", 2, "--feature-format", form, "--cluster-rows", 8)
-    must_run("train", folder / "alone", *TRAIN, "--out", folder / "run")
-    must_run("quantize", folder / "run", folder / "alone", "--bits", 4, "--out", folder / "model.h5")
-    must_run("infer", folder / "model.h5", folder / "alone", "--repeat", 1, "--out", folder / "predictions.h5",
-             "--packages", folder / "packages")
+    folder.mkdir(parents=True, exist_ok=True)
+    must_run_all(commands_of(folder, folder))
 
 
 def files_in(folder: Path) -> list[str]:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaigns.calls import must_run, shortened
+from campaigns.calls import must_run_all, shortened
 from campaigns.corrupt import plain
-from campaigns.made_files import GRAPH, TRAIN, make_shards
+from campaigns.made_files import GRAPH, TRAIN, preprocessing
 
 COMMANDS = ("preprocess", "train", "resume", "quantize", "infer")
 MODULES = ("hpcgnn.cli.preprocess", "hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.run.launch",
@@ -36,10 +36,10 @@ class Workplace:
     @classmethod
     def make(cls, scratch: Path) -> Workplace:
         whole = scratch / "whole"
-        make_shards(whole / "shards", 1)
-        must_run("train", whole / "shards", *TRAIN, "--out", whole / "run")
-        must_run("quantize", whole / "run", whole / "shards", "--bits", 4, "--out", whole / "model.h5")
-        must_run("infer", whole / "model.h5", whole / "shards", "--repeat", 1, "--out", whole / "predictions.h5")
+        shards, model = whole / "shards", whole / "model.h5"
+        must_run_all([preprocessing(shards, 1), ["train", shards, *TRAIN, "--out", whole / "run"],
+                      ["quantize", whole / "run", shards, "--bits", 4, "--out", model],
+                      ["infer", model, shards, "--repeat", 1, "--out", whole / "predictions.h5"]])
         return cls(whole, scratch / "place")
 
     def renew(self) -> None:

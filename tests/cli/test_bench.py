@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from fork_server import served
 from inference_setup import archive_of
-from parallel_run import clean_environment, launcher
+from parallel_run import clean_environment
 from small_benchmarks import make_small
 from training_setup import easy_graph, random_owner, write
 
@@ -24,14 +24,7 @@ from hpcgnn.bench.machine import describe_machine
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.cli import bench
 
-LIMIT_SECONDS = 300
 TINY = "synthetic:nodes=40,mean_degree=8,classes=3,features=6"
-
-
-def run_bench(*arguments, ranks=0):
-    command = served(["-m", "hpcgnn", "bench", *arguments])
-    command = [launcher(), "-n", str(ranks), *command] if ranks else command
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=clean_environment())
 
 
 @pytest.fixture
@@ -97,8 +90,10 @@ def test_kernels_are_measured_against_ceilings_and_peers(small_bench, graph, tmp
 @pytest.mark.skipif(shutil.which("mpirun") is None and "MPIRUN" not in os.environ, reason="there is no mpirun")
 def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(graph, tmp_path):
     peers = installed("dgl", "pyg")
-    done = run_bench("epoch", graph, "--model", "gcn", "--ranks", 2, "--threads", 1, "--epochs", 4, "--hidden", 8,
-                     "--repeat", 1, "--peer", ",".join(peers), "--out", tmp_path / "out")
+    command = served(["-m", "hpcgnn", "bench", "epoch", graph, "--model", "gcn", "--ranks", 2, "--threads", 1,
+                      "--epochs", 4, "--hidden", 8, "--repeat", 1, "--peer", ",".join(peers), "--out",
+                      tmp_path / "out"])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=clean_environment())
     assert done.returncode == 0, done.stderr
     rows = records_of(tmp_path / "out", "epoch")
     assert [row["case"] for row in rows] == ["small gcn 3 x 8 fp32"]
@@ -114,24 +109,13 @@ def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(grap
     assert "peak memory of the largest process: hpcgnn" in done.stdout
 
 
-@pytest.mark.parametrize("models", ["gcn", pytest.param("sage,gcn", marks=pytest.mark.long)])
-def test_shards_are_trained_as_they_are(small_bench, tmp_path, models):
+def test_shards_are_trained_as_they_are(small_bench, tmp_path):
     dataset = easy_graph(spec=TINY)
     shards = write(dataset, random_owner(dataset, 1), 1, tmp_path / "shards")
-    status, printed, complaints = small_bench("epoch", shards, "--model", models, "--epochs", 3, "--hidden", 4,
+    status, printed, complaints = small_bench("epoch", shards, "--model", "gcn", "--epochs", 3, "--hidden", 4,
                                               "--repeat", 1, "--threads", 1)
     assert status == 0, complaints
-    assert all(f"synthetic {model} 3 x 4 fp32" in printed for model in models.split(","))
-
-
-@pytest.mark.long      # bench/test_exchange.py measures in this process
-def test_an_exchange_is_measured_at_each_width(tmp_path):
-    done = run_bench("exchange", "--rows", 50, "--repeat", 3, "--out", tmp_path / "out", ranks=2)
-    assert done.returncode == 0, done.stderr
-    rows = records_of(tmp_path / "out", "exchange")
-    assert [row["group"] for row in rows] == [f"{bits} bit" for bits in (1, 2, 4, 8, 16, 32) for _ in range(4)]
-    assert all(len(spent) == 3 for row in rows for spent in row["seconds"].values())
-    assert ["Sendrecv" in row["seconds"] for row in rows[:4]] == [False, True, True, False]
+    assert "synthetic gcn 3 x 4 fp32" in printed
 
 
 def test_an_exchange_on_one_rank_is_refused(small_bench):

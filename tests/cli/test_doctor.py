@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from fork_server import served
 from mpi4py import MPI
+from parallel_run import clean_environment
 
 from hpcgnn.bench import checkup
 from hpcgnn.bench.checkup import Finding, Place, binding_findings, core_findings, lines_of, quota_of, span_text
@@ -26,9 +27,9 @@ SMALL = ("from hpcgnn.cli import doctor\ndoctor.NUM_ROWS, doctor.SECONDS_A_PRODU
 
 def test_every_precision_is_measured_and_a_held_machine_is_named():
     done = subprocess.run(served(["-c", SMALL, "doctor", "--threads", "1"]), capture_output=True, text=True,
-                          env={**os.environ, "HPCGNN_SIMD": "portable", "ONEDNN_MAX_CPU_ISA": "AVX2"}, timeout=300)
+                          env={**clean_environment(), "HPCGNN_SIMD": "portable"}, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "kernels portable" in done.stdout and "products of bfloat16 no" in done.stdout
+    assert "kernels portable" in done.stdout and "products of bfloat16 " in done.stdout
     for precision in ("fp32", "bf16", "fp16"):
         assert f"rows @ weight x256 {precision}" in done.stdout and f"weight gradient x256 {precision}" in done.stdout
     assert "HPCGNN_SIMD holds the kernels at portable" in done.stdout

@@ -314,7 +314,7 @@ def test_ranks_get_their_arguments_and_numbers_and_the_niceness_of_the_command(t
 
 
 @needs_mpirun
-@pytest.mark.parametrize("status", [3, 75])
+@pytest.mark.parametrize("status", [pytest.param(3, marks=pytest.mark.long), 75])
 def test_the_status_is_that_of_the_ranks_and_what_they_say_is_all_that_is_said(tmp_path, status):
     (tmp_path / "rank.py").write_text(f"import sys; print('why', file=sys.stderr); sys.exit({status})")
     ended = run(tmp_path, "rank.py")
@@ -344,7 +344,7 @@ def test_a_launcher_that_lost_ranks_and_ends_with_status_0_is_no_success(machine
 
 
 @needs_mpirun
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", pytest.param("SIGUSR1", marks=pytest.mark.long)])
 def test_a_stop_lets_ranks_end_in_order(tmp_path, name):
     process = start(tmp_path, "-n", "2", "rank.py")
     process.send_signal(signal.Signals[name])

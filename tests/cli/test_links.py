@@ -39,7 +39,8 @@ def trained(hpcgnn, edges, shared_path):
     """Shards of one part a rank and a run of links on them."""
     shards, run = shared_path / "shards", shared_path / "run"
     words = ("preprocess", f"edges:{shared_path}/edges.csv", "--symmetrize", "--parts", COMM.size, "--out", shards,
-             "--val-links", shared_path / "val.csv", "--test-links", shared_path / "test.csv")
+             "--partitioner", "contiguous", "--val-links", shared_path / "val.csv", "--test-links",
+             shared_path / "test.csv")
     assert hpcgnn(*words)[0] == 0
     status, printed, _ = hpcgnn("train", shards, *TRAINING, "--out", run, "--set", "score=hits@10")
     assert status == 0 and re.search(r"test hits@10 [0-9.]+ % \(by chance [0-9.]+ %\)", printed)

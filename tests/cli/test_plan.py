@@ -15,6 +15,7 @@ from hpcgnn.planning.cluster import CODES, cluster_text, read_cluster
 from hpcgnn.planning.planner import Choices, make_plan
 
 SOURCE = "synthetic:nodes=400,mean_degree=6,classes=4,features=12"
+CHEAP = ("--partitioner", "contiguous")      # KaMinPar runs in a process of its own
 CLUSTER = {
     "node": {"ranks": 2, "process_bytes": 3e8, "step_seconds": 1e-3, "memory_bytes": 64e9, "processor": "A 1000"},
     "rates.fp32": {"map_flops": 1e11, "gradient_flops": 8e10, "drop_values": 2e9, "norm_values": 1e9,
@@ -37,7 +38,7 @@ def plan(hpcgnn, tmp_path, monkeypatch):
     monkeypatch.setattr("hpcgnn.bench.result.why_no_picture", lambda name: "not drawn")
 
     def run(*words):
-        status, printed, complaints = hpcgnn("plan", SOURCE, *words, "--out", tmp_path / "plan")
+        status, printed, complaints = hpcgnn("plan", SOURCE, *CHEAP, *words, "--out", tmp_path / "plan")
         assert (status, complaints) == (0, "") and (tmp_path / "plan/table.txt").read_text() in printed
         return json.loads((tmp_path / "plan/plan.json").read_text()), " ".join(printed.split())
 
@@ -133,7 +134,7 @@ def test_seconds_are_planned_where_the_network_is_known_and_a_preset_completes_i
 
 
 def test_a_plan_writes_the_traces_of_every_run(hpcgnn, cluster, tmp_path):
-    arguments = ("plan", SOURCE, "--parts", "2,4", "--method", "vanilla,uniform:8", "--hidden", 16, "--trace",
+    arguments = ("plan", SOURCE, *CHEAP, "--parts", "2,4", "--method", "vanilla,uniform:8", "--hidden", 16, "--trace",
                  tmp_path / "traces")
     status, printed, complaints = hpcgnn(*arguments, "--cluster", cluster, "--out", tmp_path)
     assert (status, complaints) == (0, "") and f"traces: {tmp_path / 'traces'}, 4 runs" in printed
@@ -153,7 +154,8 @@ def test_a_plan_writes_the_traces_of_every_run(hpcgnn, cluster, tmp_path):
 @pytest.mark.parametrize("width", long_but((0,), [60, 80, 120]))
 def test_a_plan_is_no_wider_than_the_terminal(hpcgnn, cluster, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2,4", "--method", "vanilla,sylvie")
+    status, printed, _ = hpcgnn("plan", SOURCE, *CHEAP, "--cluster", cluster, "--parts", "2,4", "--method",
+                                "vanilla,sylvie")
     assert status == 0 and max(map(len, printed.splitlines())) <= width
     # No column is lost.
     words = printed.split()
@@ -168,7 +170,7 @@ def test_a_picture_s_legends_cover_no_axes(cluster):
 
     measured = read_cluster(cluster)
     for known, parts in ((measured, [2]), (None, [2]), (measured, [2, 3, 4, 5, 6, 7, 8])):
-        figure = draw_plan(make_plan(SOURCE, known, Choices(parts, ("vanilla", "pipegcn"))))
+        figure = draw_plan(make_plan(SOURCE, known, Choices(parts, ("vanilla", "pipegcn"), partitioner="contiguous")))
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         shown = [axes for axes in figure.axes if axes.axison]
@@ -223,7 +225,7 @@ def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
     (["--out", "/dev/null/plan"], "--out /dev/null/plan can't be used as a folder")])
 def test_what_can_t_be_planned_is_refused_in_one_sentence(hpcgnn, cluster, flags, says):
     parts = [] if "--parts" in flags else ["--parts", "2"]
-    status, _, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, *parts, *flags)
+    status, _, complaints = hpcgnn("plan", SOURCE, *CHEAP, "--cluster", cluster, *parts, *flags)
     assert status != 0 and says in complaints and complaints.count("\n") == 1
 
 

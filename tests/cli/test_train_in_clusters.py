@@ -79,7 +79,7 @@ def test_quantize_keeps_the_scores_and_says_in_the_file_what_they_are_of(hpcgnn,
 
 @pytest.mark.parallel([1, 2])
 def test_a_float_run_is_calibrated_on_the_arcs_that_it_was_trained_on(hpcgnn, shards, shared_path):
-    run = train(hpcgnn, shards, shared_path / "run", CUT, epochs=30)
+    run = train(hpcgnn, shards, shared_path / "run", CUT, epochs=20)
     status, printed, _ = hpcgnn("quantize", run, shards)
     before, after = (list(map(float, re.findall(r"([\d.]+) %", line))) for line in printed.splitlines()[2:4])
     assert status == 0 and [f"{score:.2f}" for score in before] == reported(run)

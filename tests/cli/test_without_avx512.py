@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +13,11 @@ import pytest
 from conftest import SIMD_FLAGS, processor_flags
 from fork_server import served
 from inference_setup import archive_of
-from parallel_run import clean_environment, launcher
+from parallel_run import clean_environment
 from training_setup import easy_graph, losses, random_owner, write
 
-from hpcgnn.cli.bench import command as bench
 from hpcgnn.lowbit.inference.predictions import read_predictions
 from hpcgnn.ops.simd import best_level
-from hpcgnn.widths import BIT_WIDTHS
 
 AVX2 = {"HPCGNN_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
@@ -45,13 +42,11 @@ BFLOAT16_ROUNDINGS = 4 * 2**-8
 pytestmark = pytest.mark.skipif(bool(SIMD_FLAGS["avx2"] - processor_flags()), reason="this processor has no AVX2")
 
 
-def held_command(*arguments, held=AVX2, ranks=0, program=("-m", "hpcgnn")):
+def held_command(*words, held=AVX2):
     """What one command printed; it must end in order."""
-    command = served([*program, *arguments])
-    command = [launcher(), "-n", str(ranks), *command] if ranks else command
     # What the caller's own environment holds must not reach a run that is to be held by nothing.
     free = {name: value for name, value in clean_environment().items() if name not in AVX2}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, env={**free, **held})
+    done = subprocess.run(served(words), capture_output=True, text=True, timeout=LIMIT_SECONDS, env={**free, **held})
     assert done.returncode == 0, done.stderr
     return done
 
@@ -59,7 +54,7 @@ def held_command(*arguments, held=AVX2, ranks=0, program=("-m", "hpcgnn")):
 def hpcgnn_in_one(commands, held=AVX2):
     """What each of the commands printed, on standard output and as errors; one process runs them all."""
     words = json.dumps([[str(word) for word in command] for command in commands])
-    done = held_command(words, held=held, program=(Path(__file__).resolve().parents[1] / "several_commands.py",))
+    done = held_command(Path(__file__).resolve().parents[1] / "several_commands.py", words, held=held)
     return list(zip(done.stdout.split("\0"), done.stderr.split("\0"), strict=True))[:-1]
 
 
@@ -146,43 +141,7 @@ def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, hpcg
 
 @pytest.mark.long
 def test_doctor_names_what_is_there_and_what_is_held_back():
-    printed = held_command("doctor", "--threads", 1).stdout
+    printed = held_command("-m", "hpcgnn", "doctor", "--threads", 1).stdout
     assert "instructions: kernels avx2, torch avx2, products of bfloat16 no" in printed
     assert "there are no instructions for products of bfloat16" in printed
     assert ("HPCGNN_SIMD holds the kernels at avx2" in printed) == (best_level() != "avx2")
-
-
-# Arguments of each benchmark, and how many rows of its table each kind of work has.
-BENCHES = {
-    "accelerator": (("small.npz", "--designs", "mega,grow"), {"small gcn": 2, "small gin": 2, "small sage": 2}),
-    "epoch": (("shards", "--model", "gcn", "--precision", "bf16", "--hidden", 8, "--epochs", 3,
-               "--repeat", 1, "--threads", 1), {"epoch": 1}),
-    "exchange": (("--rows", 50, "--repeat", 1), {f"{bits} bit": 4 for bits in BIT_WIDTHS}),
-    "inference": (("small.npz", "--bits", "2,8", "--clusters", 8, "--repeat", 1, "--threads", 1),
-                  {"inference": 6}),
-    "kernels": (("small.npz", "--widths", 8, "--repeat", 1, "--threads", 1, "--peer", "torch,scipy"),
-                {"ceiling": 5, "dense": 4, "spmm": 2, "sddmm": 2, "quantize + pack": 4, "unpack + dequantize": 4,
-                 "rotate + pack": 4, "unpack + rotate": 4,
-                 "norm + ReLU + dropout": 4, "dropout": 2}),
-    "ranks": (("--ranks", 64, "--neighbors", 3, "--repeat", 1),
-              dict.fromkeys(("plan", "agreement", "links", "layouts", "posting", "posting at once", "exchange",
-                             "solver", "solver, a budget"), 1)),
-}
-
-
-def test_no_benchmark_of_the_host_is_left_out():
-    assert BENCHES.keys() == bench.commands.keys()
-
-
-@pytest.mark.long      # tests/bench measures at every level
-@pytest.mark.parametrize("name", BENCHES)
-def test_a_benchmark_says_at_once_where_it_runs_and_measures_everything(folder, name):
-    arguments, expected = BENCHES[name]
-    arguments = [folder / word if word in ("small.npz", "shards") else word for word in arguments]
-    done = held_command("bench", name, *arguments, ranks=2 if name == "exchange" else 0)
-    first, *measured = done.stderr.splitlines()
-    assert re.match(rf"hpcgnn: bench {name} on .+, 1 threads, avx2, load ", first)
-    assert Counter(line.partition(": ")[0] for line in measured) == expected
-    for line in measured:
-        _, case, found = re.fullmatch(r"([^:]+): (.+): ([\d.]+) (?:s|ms|µs|ns|B|kB|MB)", line).groups()
-        assert case in done.stdout and float(found) > 0

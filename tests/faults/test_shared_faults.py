@@ -6,9 +6,11 @@ How such an end looks from outside of mpirun is tested in test_process_faults.py
 from __future__ import annotations
 
 import re
+import shutil
 import zlib
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +40,19 @@ def no_lines_of_progress(monkeypatch):
 @pytest.fixture
 def shards(shared_path):
     return write_once(COMM, easy_graph(), shared_path / "shards")
+
+
+FINISHED = []
+
+
+@pytest.fixture
+def out(capsys, tmp_path_factory, shared_path, shards):
+    """Collective: the folder of a finished run on the shards, a copy of one that all tests share."""
+    if not FINISHED:
+        folder = on_rank_zero(COMM, lambda: tmp_path_factory.mktemp("finished")) / "run"
+        assert set(train(capsys, shards, "--out", folder, *FLAGS)[0]) == {0}
+        FINISHED.append(folder)
+    return on_rank_zero(COMM, lambda: Path(shutil.copytree(FINISHED[0], shared_path / "run")))
 
 
 def train(capsys, *arguments):
@@ -166,9 +181,7 @@ def test_a_run_folder_that_cant_be_written(capsys, shared_path, shards):
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_run_folder_that_holds_a_run(capsys, shared_path, shards):
-    out = shared_path / "run"
-    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+def test_a_run_folder_that_holds_a_run(capsys, shared_path, shards, out):
     where = "rank 0: " if COMM.size > 1 else ""
     assert_refused(capsys, shared_path, f"{where}{out} already holds a run (metrics.jsonl, summary.json, "
                    "checkpoint.h5, checkpoint-previous.h5); continue it with --resume, replace it with --overwrite, or "
@@ -177,9 +190,7 @@ def test_a_run_folder_that_holds_a_run(capsys, shared_path, shards):
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("how", [["--resume"], ["--overwrite"], [], ["--config"]], ids=" ".join)
-def test_a_run_folder_that_another_run_is_writing_in(capsys, shared_path, shards, how):
-    out = shared_path / "run"
-    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+def test_a_run_folder_that_another_run_is_writing_in(capsys, shared_path, shards, out, how):
     arguments = [*how, out / "config.toml"] if how == ["--config"] else how
     where = "rank 0: " if COMM.size > 1 else ""
     with RunLock(out) if COMM.rank == 0 else nullcontext():
@@ -194,9 +205,7 @@ def test_a_run_folder_that_another_run_is_writing_in(capsys, shared_path, shards
     (lambda content: content[:-7], "is truncated: it has {less} bytes, expected {size}" + CHECKPOINT_ADVICE),
     (as_format_0, "has format 0, this version reads 5 and 6" + CHECKPOINT_ADVICE),
 ], ids=["truncated", "older"])
-def test_a_bad_checkpoint(capsys, shared_path, shards, damage, complaint):
-    out = shared_path / "run"
-    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+def test_a_bad_checkpoint(capsys, shared_path, shards, out, damage, complaint):
 
     def spoil():
         (out / "checkpoint-previous.h5").unlink()
@@ -209,9 +218,7 @@ def test_a_bad_checkpoint(capsys, shared_path, shards, damage, complaint):
 
 
 @pytest.mark.parallel([1, 2])
-def test_a_checkpoint_of_another_graph(capsys, shared_path, shards):
-    out = shared_path / "run"
-    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+def test_a_checkpoint_of_another_graph(capsys, shared_path, shards, out):
     other = write_once(COMM, replace(easy_graph(), name="moons"), shared_path / "other")
     assert_refused(capsys, shared_path, f"{out / 'checkpoint.h5'} was trained on synthetic, these shards hold moons; "
                    "choose another --out, or pass --other-graph if it is meant to go on with this graph",
@@ -223,10 +230,8 @@ def test_a_checkpoint_of_another_graph(capsys, shared_path, shards):
 
 
 @pytest.mark.parallel([1, 2])
-def test_another_split_of_the_same_graph(capsys, shared_path, shards):
+def test_another_split_of_the_same_graph(capsys, shared_path, shards, out):
     """Its test nodes may have been training nodes."""
-    out = shared_path / "run"
-    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
     dataset = easy_graph()
     other = write_once(COMM, replace(dataset, train_mask=dataset.test_mask, test_mask=dataset.train_mask),
                        shared_path / "other")
@@ -251,9 +256,7 @@ def read_epochs(out):
 
 
 @pytest.mark.parallel([1, 2])
-def test_metrics_that_are_gone_don_t_cost_the_weights(capsys, shared_path, shards):
-    out = shared_path / "run"
-    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+def test_metrics_that_are_gone_don_t_cost_the_weights(capsys, shared_path, shards, out):
     on_rank_zero(COMM, lambda: (out / "metrics.jsonl").unlink())
     statuses, complaints = train(capsys, shards, "--out", out, "--resume")
     assert set(statuses) == {0}
@@ -268,9 +271,7 @@ def test_metrics_that_are_gone_don_t_cost_the_weights(capsys, shared_path, shard
     (None, "is missing"), (lambda content: content[:-7], "is truncated: it has …"),
     (flip_a_bit, "is damaged: its checksum …"),
 ], ids=["missing", "truncated", "bit flipped"])
-def test_a_bad_checkpoint_with_a_good_one_before_it(capsys, shared_path, shards, damage, complaint):
-    out = shared_path / "run"
-    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+def test_a_bad_checkpoint_with_a_good_one_before_it(capsys, shared_path, shards, out, damage, complaint):
 
     def spoil():
         whole = snapshot(out)
@@ -303,10 +304,8 @@ def test_a_loss_that_is_not_finite(capsys, shared_path, shards):
 
 
 @pytest.mark.parallel([1, 2, 3])
-def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(capsys, shared_path, shards):
+def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(capsys, shared_path, shards, out):
     """Neither in the last epoch, whose loss is that of the weights before, nor with a checkpoint an epoch."""
-    out = shared_path / "run"
-    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
     good = on_rank_zero(COMM, lambda: (out / "checkpoint.h5").read_bytes())
     for resume in (False, True):
         flags = ["--resume", "--out", out] if resume else ["--out", shared_path / "fresh", *FLAGS]
