@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
-WORD = re.compile(r"\w+|[^\w\s]")
+WORD, LETTER = re.compile(r"\w+|[^\w\s]"), re.compile(r"\w")
 SOURCES = {".py", ".c", ".h", ".cu", ".cuh", ".j2", ".js"}
 
 
@@ -53,10 +55,15 @@ class Mutation:
         return path, source[:start] + self.new.strip() + source[end:]
 
     def _places(self, path: Path) -> list[tuple[Path, str, int, int]]:
-        source, wanted = path.read_text(), WORD.findall(self.old)
-        if wanted[0] not in source:
-            return []
-        spans = list(WORD.finditer(source))
-        words = [span.group() for span in spans]
-        return [(path, source, spans[first].start(), spans[first + len(wanted) - 1].end())
-                for first in range(len(words) - len(wanted) + 1) if words[first:first + len(wanted)] == wanted]
+        source = path.read_text()
+        return [(path, source, *found.span()) for found in self._pattern.finditer(source)]
+
+    @cached_property
+    def _pattern(self) -> re.Pattern:
+        """The words of `old` with any space between them, and some where two letters or digits would meet."""
+        words = WORD.findall(self.old)
+        text = re.escape(words[0])
+        for before, word in pairwise(words):
+            text += (r"\s+" if LETTER.match(before) and LETTER.match(word) else r"\s*") + re.escape(word)
+        ends = [r"\b" if LETTER.match(word) else "" for word in (words[0], words[-1])]
+        return re.compile(text.join(ends))

@@ -56,6 +56,7 @@ def test_mpich_joins_the_ranks(num_ranks, num_nodes):
 
 
 @needs_mpich
+@pytest.mark.long      # the ranks above have what torchrun gives a process
 def test_torchrun_itself_starts_a_program(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
