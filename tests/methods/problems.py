@@ -1,11 +1,13 @@
-"""Problems for the solvers' tests, and the best answer by trying all."""
+"""Problems for the solvers' tests, the best answer by trying all, and threads that solve one together."""
 
 from __future__ import annotations
 
 import itertools
+import threading
 
 import numpy as np
 
+from hpcgnn.methods.bisection import solve_together
 from hpcgnn.methods.problem import Problem, pair_round
 
 
@@ -69,3 +71,39 @@ def best_of_all(problem, lam):
 
 def choice_of(problem, assignment):
     return [problem.widths.index(width) for width in assignment.widths]
+
+
+class Meeting:
+    """Reductions between threads, which stand for ranks."""
+
+    def __init__(self, num_ranks):
+        self._barrier, self._told = threading.Barrier(num_ranks, timeout=20), [None] * num_ranks
+        self.num_calls, self.num_values = [0] * num_ranks, [0] * num_ranks
+
+    def of(self, rank):
+        meeting = self
+
+        class Member:
+            def sum(self, values):
+                return meeting.everyone(rank, values).sum(axis=0)
+
+            def max(self, values):
+                return meeting.everyone(rank, values).max(axis=0)
+
+            def before(self, values):
+                return meeting.everyone(rank, values)[:rank].sum(axis=0)
+
+        return Member()
+
+    def everyone(self, rank, values):
+        self._told[rank] = np.asarray(values, np.float64)
+        self.num_calls[rank] += 1
+        self.num_values[rank] += values.size
+        self._barrier.wait()
+        found = np.array(self._told)
+        self._barrier.wait()
+        return found
+
+
+def alone(problem, lam):
+    return solve_together(problem, lam, np.ones(problem.num_rounds), Meeting(1).of(0))

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods.problems import best_of_all, by_hand, choice_of, make_problem, many_groups
+from methods.problems import alone, best_of_all, by_hand, choice_of, make_problem, many_groups
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods.greedy import solve_budget, solve_greedy
 from hpcgnn.methods.highs import SolverError, solve_highs
 from hpcgnn.methods.problem import Problem
 
-SOLVERS = {"highs": lambda problem, lam: solve_highs(problem, lam, 60, 0), "greedy": solve_greedy}
+SOLVERS = {"highs": lambda problem, lam: solve_highs(problem, lam, 60, 0), "greedy": solve_greedy, "bisection": alone}
+QUICK = (solve_greedy, alone)
 SMALL = {1: 3, 2: 2, 5: 2, 6: 1}
-both = pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS)
+every = pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS)
 
 
-@pytest.mark.parametrize("lam", [0.1, 0.3, 0.5, 0.7, 0.9])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("lam, seed", [(0.1, 0), (0.5, 1), (0.9, 2)])
 def test_highs_finds_the_best_of_all_assignments(lam, seed):
     problem = make_problem(SMALL, seed=seed)
     answer = solve_highs(problem, lam, 60, 0)
@@ -31,18 +31,18 @@ def test_highs_finds_the_best_of_all_assignments(lam, seed):
 
 
 @pytest.mark.parametrize("lam", [0.1, 0.3, 0.5, 0.7, 0.9])
-def test_greedy_lies_between_its_bound_and_a_fiftieth_above_the_best_of_small_problems(lam):
-    """Few groups are the hardest for it: a step can't be cut. Over 12 seeds; the mean excess is below 0.2 %."""
+def test_quick_ones_lie_between_their_bound_and_a_fiftieth_above_the_best_of_small_problems(lam):
+    """Few groups are the hardest for them: a step can't be cut. Over 12 seeds; the mean excess is below 0.2 %."""
     excess = []
     for seed in range(12):
         problem = make_problem(SMALL, seed=seed)
-        best, answer = best_of_all(problem, lam), solve_greedy(problem, lam)
-        assert answer.bound <= best + 1e-9 <= answer.objective + 2e-9
-        excess.append(answer.objective - best)
-    assert max(excess) < 0.02 and np.mean(excess) < 0.002
+        best, answers = best_of_all(problem, lam), [solve(problem, lam) for solve in QUICK]
+        assert all(answer.bound <= best + 1e-9 <= answer.objective + 2e-9 for answer in answers)
+        excess.append([answer.objective - best for answer in answers])
+    assert np.max(excess) < 0.02 and (np.mean(excess, axis=0) < 0.002).all()
 
 
-@both
+@every
 @pytest.mark.parametrize("widths", [(2, 4, 8), (1, 2, 4, 8), (2, 8), (4,)])
 @pytest.mark.parametrize("lam", [0.0, 0.4, 1.0])
 def test_the_objective_is_the_papers_for_the_widths_given(solve, widths, lam):
@@ -54,17 +54,17 @@ def test_the_objective_is_the_papers_for_the_widths_given(solve, widths, lam):
 
 
 @pytest.mark.parametrize("widths", [(2, 4, 8), (1, 2, 4, 8)])
-@pytest.mark.parametrize("lam", [0.2, 0.5, 0.8])
-def test_greedy_is_within_one_percent_of_highs(lam, widths):
-    problem = many_groups(groups=30, num_ranks=3, widths=widths)
-    exact, quick = solve_highs(problem, lam, 60, 1e-3), solve_greedy(problem, lam)
-    assert quick.objective <= 1.01 * exact.objective
-    assert quick.bound <= exact.objective
+@pytest.mark.parametrize("lam", [0.2, 0.8])
+def test_quick_ones_are_within_one_percent_of_highs(lam, widths):
+    problem = many_groups(groups=20, num_ranks=3, widths=widths)
+    exact = solve_highs(problem, lam, 60, 1e-3)
+    for quick in (solve(problem, lam) for solve in QUICK):
+        assert quick.bound <= exact.objective and quick.objective <= 1.01 * exact.objective
 
 
 @given(seed=st.integers(0, 2**31), lam=st.floats(0, 1), groups=st.integers(20, 80),
        spread=st.floats(0, 4), ranks=st.integers(2, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_greedy_is_within_three_percent_of_its_bound_for_many_groups(seed, lam, groups, spread, ranks):
     """3 % of the scale [0, 1] of the terms: the bound may not be reached by any assignment."""
     rng = np.random.default_rng(seed)
@@ -75,14 +75,14 @@ def test_greedy_is_within_three_percent_of_its_bound_for_many_groups(seed, lam, 
     assert 0 <= answer.variance_term <= 1 + 1e-9 and -1e-9 <= answer.time_term <= 1 + 1e-9
 
 
-@both
+@every
 def test_variance_alone_gives_the_largest_and_time_alone_the_smallest_widths(solve):
     problem = many_groups(groups=5, num_ranks=3)
     assert (solve(problem, 1.0).widths == 8).all()
     assert (solve(problem, 0.0).widths == 2).all()
 
 
-@pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS)
+@every
 def test_a_slow_link_gets_fewer_bits(solve):
     """The same groups on every pair; the link of pair 1 is 4 times slower than all others."""
     num_ranks, groups = 3, 12
@@ -100,7 +100,7 @@ def test_a_slow_link_gets_fewer_bits(solve):
     assert all(mean_bits[1][place] > mean_bits[0][place] for place in others_of_the_round)
 
 
-@both
+@every
 def test_in_a_pair_the_greater_beta_a_value_never_gets_the_smaller_width(solve):
     problem = many_groups(groups=6, num_ranks=2)
     problem = replace(problem, num_values=np.full(problem.num_groups, 1600))
@@ -110,7 +110,7 @@ def test_in_a_pair_the_greater_beta_a_value_never_gets_the_smaller_width(solve):
         assert (np.diff(widths[mine][np.argsort(problem.beta[mine])].astype(int)) >= 0).all()
 
 
-@both
+@every
 def test_nothing_to_decide_is_decided(solve):
     none = Problem(*(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)), np.zeros(4, np.int64), np.zeros(4),
                    np.zeros(4), (2, 4, 8))
@@ -125,7 +125,7 @@ def test_nothing_to_decide_is_decided(solve):
     assert solve(nothing, 0.5).objective == 0
 
 
-@both
+@every
 def test_a_constant_group_beside_others_gets_the_smallest_width_on_the_longest_pair(solve):
     problem = make_problem({1: 3}, num_ranks=2, beta=[0.0, 1.0, 5.0])
     assert solve(problem, 0.5).widths[0] == 2
