@@ -13,6 +13,7 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
+from fork_server import served
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.registry import seal_json
@@ -26,6 +27,8 @@ from pathlib import Path
 from hpcgnn.errors import TrainingError
 from hpcgnn.training import run_lock
 run_lock.PATIENCE_SECONDS, run_lock.HEARTBEAT_SECONDS, run_lock.POLL_SECONDS = 1.0, 0.1, 0.05
+if len(sys.argv) > 2:
+    print("ready", flush=True)
 while len(sys.argv) > 2 and not Path(sys.argv[2]).exists():
     time.sleep(0.001)
 try:
@@ -37,18 +40,17 @@ except TrainingError as error:
 """
 
 
-def hold(folder, *arguments):
+def hold(command):
     """A process that takes the lock of a folder and keeps it."""
-    return subprocess.Popen([sys.executable, "-c", HOLD, str(folder), *map(str, arguments)], stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 @pytest.fixture
 def patience(monkeypatch):
     """What is waited for takes moments."""
-    monkeypatch.setattr(run_lock, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(run_lock, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.1)
-    monkeypatch.setattr(run_lock, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(run_lock, "POLL_SECONDS", 0.02)
 
 
 def leave(folder, holder):
@@ -87,7 +89,7 @@ def test_the_lock_is_given_back_when_the_run_fails(tmp_path):
 
 
 def test_a_live_process_is_refused_and_a_killed_one_is_not(tmp_path):
-    holder = hold(tmp_path)
+    holder = hold([sys.executable, "-c", HOLD, tmp_path])
     assert holder.stdout.readline() == "taken\n"
     with pytest.raises(TrainingError, match=f"in use by another run: process {holder.pid} on "), RunLock(tmp_path):
         pass
@@ -136,7 +138,8 @@ def test_a_requeued_job_takes_what_its_earlier_start_held(tmp_path, monkeypatch)
         pass
 
 
-def test_a_silent_lock_of_another_machine_is_taken_after_a_while_and_said_so(tmp_path, patience, capsys):
+def test_a_silent_lock_of_another_machine_is_taken_after_a_while_and_said_so(tmp_path, patience, monkeypatch, capsys):
+    monkeypatch.setattr(run_lock, "PATIENCE_SECONDS", 1.0)
     holder = replace(Holder.of_this_process(), host="elsewhere")
     leave(tmp_path, holder)
     with RunLock(tmp_path):
@@ -147,10 +150,11 @@ def test_a_silent_lock_of_another_machine_is_taken_after_a_while_and_said_so(tmp
 
 
 def test_a_lock_of_another_machine_that_is_touched_is_refused(tmp_path, patience, monkeypatch):
-    holder = hold(tmp_path)
+    holder = hold([sys.executable, "-c", HOLD, tmp_path])
     assert holder.stdout.readline() == "taken\n"
     # As another machine would see it.
     monkeypatch.setattr(Holder, "is_alive", lambda self, mine: None)
+    monkeypatch.setattr(run_lock, "PATIENCE_SECONDS", 5.0)
     with pytest.raises(TrainingError, match="in use by another run"), RunLock(tmp_path):
         pass
     holder.kill()
@@ -175,8 +179,8 @@ def test_of_many_that_race_for_a_stale_lock_one_wins(tmp_path, claims):
         dead = replace(Holder.of_this_process(), pid=2 ** 30)
         (folder / f"run.lock.after-{heir.token}").write_text(seal_json(json.dumps(asdict(dead))) + "\n")
         heir = dead
-    racers = [hold(folder, tmp_path / "go") for _ in range(6)]
-    time.sleep(1.0)
+    racers = [hold(served(["-c", HOLD, folder, tmp_path / "go"])) for _ in range(6)]
+    assert [racer.stdout.readline() for racer in racers] == ["ready\n"] * 6
     (tmp_path / "go").touch()
     said = [racer.stdout.readline() for racer in racers]
     for racer in racers:
