@@ -30,7 +30,7 @@ from hpcgnn.training.trainer import TrainingRun
 Result = TypeVar("Result")
 RELATIONS = ("likes", "knows", "owns")
 EASY = "synthetic:nodes=240,mean_degree=8,classes=4,features=12,signal=2"
-SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 2, "checkpoint_every": 12}
+SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 4, "eval_every": 2, "checkpoint_every": 4}
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 from datetime import datetime, timezone
-from importlib.metadata import version
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ LAYOUT_VARIABLES = (
 # The first variable that is set names the launcher.
 LAUNCHERS = {"SLURM_STEP_ID": "srun", "TORCHELASTIC_RUN_ID": "torchrun", "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
              "PMI_SIZE": "MPICH's mpirun"}
+
+
+version = cache(metadata.version)     # reads a file of each package
 
 
 def environment() -> dict[str, Any]:

@@ -27,7 +27,8 @@ from hpcgnn.training.optimizer import FlatAdam
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.run_lock import RunLock
 
-FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "checkpoint_every": 5}.items()]
+SETTINGS = {**SMALL, "epochs": 12, "checkpoint_every": 5}
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
 COMM = MPI.COMM_WORLD
 CHECKPOINT_ADVICE = "; start without --resume, or restore the file"
 

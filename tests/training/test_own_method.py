@@ -79,10 +79,10 @@ class AtLast(TwoBits):
 @pytest.mark.parametrize("steps", ["1", "rows:2"])
 def test_a_method_knows_the_number_of_epochs_of_the_run(shared_path, shards, path, monkeypatch, steps):
     monkeypatch.setattr(AtLast, "__module__", path.partition(":")[0])
-    _, metrics, _ = train(COMM, shards, shared_path / "run", method=path.replace("TwoBits", "AtLast"), epochs=20,
+    _, metrics, _ = train(COMM, shards, shared_path / "run", method=path.replace("TwoBits", "AtLast"), epochs=10,
                           steps=steps)
     sent = [record["sent_bytes_payload"] for record in metrics]
-    assert 2 * max(sent[:18]) < min(sent[18:])
+    assert 2 * max(sent[:9]) < min(sent[9:])
 
 
 @pytest.mark.parametrize("method, settings, expected", [

@@ -11,7 +11,7 @@ import statistics
 import numpy as np
 import pytest
 from mpi4py import MPI
-from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, train, write_once
+from training_setup import easy_graph, on_rank_zero, random_owner, train, write_once
 
 from hpcgnn.cli.train import read_settings
 from hpcgnn.config import TrainConfig, settings_of
@@ -42,11 +42,11 @@ def num_rows_sent(dataset, num_parts):
 @pytest.mark.parallel([1, 2, 3, 4])
 def test_metrics_have_a_line_an_epoch_with_all_fields(shared_path, shards):
     comm = MPI.COMM_WORLD
-    _, metrics, _ = train(comm, shards, shared_path / "run", epochs=7, eval_every=3, method="uniform", bits=8)
-    assert [record["epoch"] for record in metrics] == list(range(1, 8))
+    _, metrics, _ = train(comm, shards, shared_path / "run", epochs=5, eval_every=2, method="uniform", bits=8)
+    assert [record["epoch"] for record in metrics] == list(range(1, 6))
     expected = EVALUATED | ({"by_rank"} if comm.size > 1 else set())
     for record in metrics:
-        is_evaluated = record["epoch"] in (3, 6, 7)
+        is_evaluated = record["epoch"] in (2, 4, 5)
         assert set(record) == EVERY_EPOCH | (expected if is_evaluated else set())
         parts = [record[name] for name in ("compute_seconds", "exchange_seconds", "quantize_seconds")]
         assert min(parts) >= 0 and sum(parts) == pytest.approx(record["epoch_seconds"])
@@ -78,7 +78,7 @@ def test_sent_bytes_follow_from_the_partition_and_the_widths(shared_path, model,
     comm = MPI.COMM_WORLD
     dataset = easy_graph()
     shards = write_once(comm, dataset, shared_path / "shards")
-    summary, metrics, _ = train(comm, shards, shared_path / "run", model=model, layers=3, hidden=10, epochs=2,
+    summary, metrics, _ = train(comm, shards, shared_path / "run", model=model, layers=3, hidden=10, epochs=1,
                                 method="uniform", bits=bits, epoch_rows="all")
     # Layers 2 and 3 send the narrower side, 10 and 4 columns, forward and backward; the input crossed once, before.
     num_rows = num_rows_sent(dataset, comm.size)
@@ -98,7 +98,7 @@ def test_sent_bytes_follow_from_the_partition_and_the_widths(shared_path, model,
 @pytest.mark.parallel([1, 2, 3])
 def test_summary_has_all_fields(shared_path, shards):
     comm = MPI.COMM_WORLD
-    summary, metrics, _ = train(comm, shards, shared_path / "run", seed=5)
+    summary, metrics, _ = train(comm, shards, shared_path / "run", seed=5, epochs=2)
     assert set(summary) >= SUMMARY
     assert (summary["dataset"], summary["model"], summary["method"], summary["bits"], summary["ranks"]) == (
         "synthetic", "gcn", "vanilla", 32, comm.size)
@@ -114,9 +114,9 @@ def test_summary_has_all_fields(shared_path, shards):
 @pytest.mark.parallel([1, 2])
 def test_repeat_gives_mean_and_deviation_over_consecutive_seeds(shared_path, shards):
     comm = MPI.COMM_WORLD
-    summary, metrics, _ = train(comm, shards, shared_path / "all", seed=3, repeat=3, epochs=4)
-    alone = [train(comm, shards, shared_path / str(seed), seed=seed, epochs=4) for seed in (3, 4, 5)]
-    assert summary["seeds"] == [3, 4, 5]
+    summary, metrics, _ = train(comm, shards, shared_path / "all", seed=3, repeat=2, epochs=2)
+    alone = [train(comm, shards, shared_path / str(seed), seed=seed, epochs=2) for seed in (3, 4)]
+    assert summary["seeds"] == [3, 4]
     scores = [one["test_score"] for one, _, _ in alone]
     assert [result["test_score"] for result in summary["results"]] == scores
     assert summary["test_score"] == pytest.approx(np.mean(scores))
@@ -132,7 +132,7 @@ def test_a_score_that_fits_the_labels_is_chosen_and_reported(shared_path):
                                   ("classes=2", "roc_auc", "roc_auc"), ("classes=3", "macro_f1", "macro_f1")):
         dataset = easy_graph(spec=f"synthetic:nodes=120,mean_degree=6,features=8,{spec}")
         shards = write_once(comm, dataset, shared_path / f"shards-{spec}")
-        summary, _, _ = train(comm, shards, shared_path / f"run-{spec}-{asked}", score=asked, epochs=2)
+        summary, _, _ = train(comm, shards, shared_path / f"run-{spec}-{asked}", score=asked, epochs=1)
         assert summary["score_name"] == expected
         assert 0 < summary["test_score"] <= 1
 
@@ -201,7 +201,7 @@ def test_a_folder_that_holds_a_run_is_refused_or_replaced(tmp_path, name):
 def test_training_leaves_the_shards_as_they_were(shared_path, shards):
     comm = MPI.COMM_WORLD
     before = [path.read_bytes() for path in sorted(shards.iterdir())]
-    train(comm, shards, shared_path / "run", epochs=SMALL["epochs"])
+    train(comm, shards, shared_path / "run", epochs=1)
     assert [path.read_bytes() for path in sorted(shards.iterdir())] == before
     assert read_graph_info(shards).num_parts == comm.size
 

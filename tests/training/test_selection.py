@@ -66,17 +66,18 @@ def test_a_run_in_which_no_score_is_a_number_ends_in_a_sentence_and_another_scor
     comm = MPI.COMM_WORLD
 
     def session(score):
-        return Session.open(comm, shards, TrainConfig.of(**{**SMALL, "early_stop": 3}), recipe=Recipe(score=score))
+        config = TrainConfig.of(**{**SMALL, "early_stop": 2, "epochs": 6})
+        return Session.open(comm, shards, config, recipe=Recipe(score=score))
 
     nan = own_score(lambda outputs, labels: NAN, prefers_low=True)
     folder = RunFolder(shared_path / "run")
     on_rank_zero(comm, lambda: folder.create(overwrite=False))
-    with pytest.raises(CollectiveError, match="score <lambda> was not finite in any of 3 evaluations"):
+    with pytest.raises(CollectiveError, match="score <lambda> was not finite in any of 2 evaluations"):
         TrainingRun(session(nan), folder).execute()
     kept = on_rank_zero(comm, lambda: read_checkpoint(folder.checkpoint))
-    assert (kept.progress.epoch, kept.progress.best) == (6, None)
+    assert (kept.progress.epoch, kept.progress.best) == (4, None)
     summary = TrainingRun(session(None), folder, kept).execute()
-    assert summary["results"][0]["epochs"] == 12 and summary["results"][0]["val_score"] > 0.5
+    assert summary["results"][0]["epochs"] == 6 and summary["results"][0]["val_score"] > 0.5
 
 
 def test_progress_keeps_the_best_of_each_seed_and_starts_the_next_afresh():
@@ -105,10 +106,10 @@ def test_the_summary_reports_the_epoch_of_the_best_validation_score(shared_path)
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(spec="synthetic:nodes=240,mean_degree=4,classes=4,features=12,signal=1"),
                         shared_path / "shards")
-    summary, metrics, run = train(comm, shards, shared_path / "run", epochs=24, eval_every=1, lr=0.08)
+    summary, metrics, run = train(comm, shards, shared_path / "run", epochs=12, eval_every=1, lr=0.15)
     best = max(metrics, key=lambda record: (record["val_score"], -record["val_loss"]))
     (result,) = summary["results"]
-    assert best["epoch"] < 24
+    assert best["epoch"] < 12
     assert (result["best_epoch"], result["val_score"], result["test_score"]) == (
         best["epoch"], best["val_score"], best["test_score"])
     assert summary["test_score"] == best["test_score"]
@@ -126,11 +127,11 @@ def test_a_graph_without_validation_nodes_reports_the_last_epoch(shared_path):
     dataset = replace(dataset, val_mask=np.zeros_like(dataset.val_mask)).check()
     shards = write_once(comm, dataset, shared_path / "shards")
     summary, metrics, _ = train(comm, shards, shared_path / "run", early_stop=2)
-    assert len(metrics) == 12
+    assert len(metrics) == SMALL["epochs"]
     assert metrics[-1]["val_score"] is None
     stored = on_rank_zero(comm, lambda: json.loads((shared_path / "run/summary.json").read_text()))
     assert stored["val_score"] is None
-    assert summary["results"][0]["best_epoch"] == 12
+    assert summary["results"][0]["best_epoch"] == SMALL["epochs"]
     assert summary["test_score"] == metrics[-1]["test_score"]
 
 
