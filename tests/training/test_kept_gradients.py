@@ -21,11 +21,11 @@ COMM = MPI.COMM_WORLD
 LATE = {"most_motion": 9.0, "descent_window": 1, "asynchrony": "always"}
 KEEPING = {
     "pipegcn": {"method": "pipegcn"}, "smoothed": {"method": "pipegcn", "smoothing": 0.5},
-    "sancus": {"method": "sancus", "skip_change": 3.0, "staleness": 3},
+    "sancus": {"method": "sancus", "skip_change": 3.0, "staleness": 2},
     # Measured links would decide their widths otherwise, another time in each training.
     "sylvie": {"method": "sylvie", **LATE, "deterministic": True},
     "sylvie-paper": {"method": "sylvie-paper", **LATE, "deterministic": True},
-    "joint": {"method": "joint", **LATE, "period": 4, "group_size": 20, "deterministic": True},
+    "joint": {"method": "joint", **LATE, "period": 2, "group_size": 20, "deterministic": True},
     "predicted": {"predict": "previous"},
     "predicted late": {"method": "pipegcn", "predict": "previous"},
     "shared": {"method": "pipegcn", "nodes_aware": "on", "ranks_per_node": 2},
@@ -36,7 +36,7 @@ CASES = [(name, steps) for name in KEEPING for steps in ("1", "4") if steps == "
 # Each method once, in steps and without in turn.
 SHORT = [CASES.index((name, "4" if place % 2 and name not in WHOLE_EPOCHS else "1"))
          for place, name in enumerate(KEEPING)]
-SCALES = [2.0 ** power for power in (12, 6, 15, 12, 10, 14)]     # of one step after another
+SCALES = [2.0 ** power for power in (12, 6, 15, 10)]     # of one step after another
 ROUNDED = ("sylvie", "sylvie-paper", "joint")      # few bits, which round other values elsewhere
 PLANNED = ("pipegcn", "smoothed", "sancus", "predicted late")
 OVERFLOWS = 2      # epoch
@@ -72,7 +72,7 @@ def note_steps(monkeypatch, scales=None):
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("name, steps", long_but(SHORT, CASES))
 def test_gradients_follow_those_of_float32_while_the_loss_scale_changes(shards, shared_path, monkeypatch, name, steps):
-    settings = {"model": "sage", "layers": 2, "epochs": 6, "lr": 0.003, "norm": "none", "steps": steps,
+    settings = {"model": "sage", "layers": 2, "epochs": 4, "eval_every": 4, "lr": 0.003, "norm": "none", "steps": steps,
                 "sum_bits": 32, **KEEPING[name]}
     noted, found = note_steps(monkeypatch, SCALES), {}
     for precision in ("fp32", "fp16"):
@@ -127,9 +127,9 @@ def test_all_ranks_leave_out_the_step_in_which_one_sends_infinite_gradients(shar
         return start(self, gradient, site)
 
     monkeypatch.setattr(Unscaled, "start_take_home", overflowing)
-    found = list(losses_of_epochs(session, learner, 5, num_steps))
+    found = list(losses_of_epochs(session, learner, 4, num_steps))
     stood = [stands for _, stands in noted]
-    assert stood == [number == OVERFLOWS * num_steps for number in range(5 * num_steps)]
+    assert stood == [number == OVERFLOWS * num_steps for number in range(4 * num_steps)]
     assert learner.loss_scale.value == first / 2 and np.isfinite(found).all()
 
 

@@ -50,23 +50,13 @@ def settings_of_scheme(scheme, gradient="local"):
     ("degree-steps", "local"), ("uniform", "local"), ("degree-quant", "local")])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme, gradient):
-    settings = {"model": model, "dropout": 0.5, "epochs": 8, **settings_of_scheme(scheme, gradient)}
+    settings = {"model": model, "dropout": 0.5, "epochs": 4, "eval_every": 4, **settings_of_scheme(scheme, gradient)}
     _, metrics, _, expected = train_as_one(MPI.COMM_WORLD, easy_graph(), shared_path, **settings)
     # Sums over ranks differ in their last bits; sooner or later a code or a width rounds the other way, and with it the
     # sign of an error, which Adam makes a whole step of where steps fit best.
     np.testing.assert_allclose(losses(metrics)[:2], losses(expected)[:2], rtol=1e-5)
-    np.testing.assert_allclose(losses(metrics)[:6], losses(expected)[:6], rtol=5e-4)
-    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=5e-3)
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=5e-4)
     assert metrics[0]["feature_kb"] == expected[0]["feature_kb"]
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_two_runs_agree_bit_for_bit(shared_path, shards, scheme):
-    comm = MPI.COMM_WORLD
-    runs = [train(comm, shards, shared_path / name, quantize=scheme, epochs=3)[1] for name in ("a", "b")]
-    assert without_seconds(runs[0]) == without_seconds(runs[1])
 
 
 @pytest.mark.parallel([2])
@@ -74,7 +64,7 @@ def test_two_runs_agree_bit_for_bit(shared_path, shards, scheme):
     {"method": "pipegcn"}, {"method": "sylvie"}, {"method": "bns", "share": 0.5}, {"predict": "previous"}]))
 def test_rows_travel_by_any_method(shared_path, shards, settings):
     comm = MPI.COMM_WORLD
-    summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=20, lr=0.06, hidden=16, target_kb=3.0,
+    summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=10, lr=0.1, hidden=16, target_kb=3.0,
                                 quantize="degree-aware", **settings)
     assert losses(metrics)[-1] < 0.7 * losses(metrics)[0]
     assert summary["test_score"] > 0.6
@@ -85,8 +75,8 @@ def test_rows_travel_by_any_method(shared_path, shards, settings):
 @pytest.mark.parametrize("model", ["gcn", "gin"])
 def test_widths_meet_the_target_and_every_line_says_their_size(shared_path, shards, model):
     comm = MPI.COMM_WORLD
-    summary, metrics, run = train(comm, shards, shared_path / "run", model=model, quantize="degree-aware", epochs=40,
-                                  quantize_lr=0.05, target_kb=1.5)
+    summary, metrics, run = train(comm, shards, shared_path / "run", model=model, quantize="degree-aware", epochs=20,
+                                  eval_every=5, quantize_lr=0.1, target_kb=1.5)
     assert summary["meets_target"] and summary["feature_kb"] <= 1.01 * 1.5
     assert all(record["feature_kb"] > 0 and 1 <= record["mean_feature_bits"] <= 8 for record in metrics)
     (result,) = summary["results"]
@@ -143,25 +133,20 @@ def test_a_target_that_no_width_meets_is_refused(tmp_path):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_resumed_run_ends_as_the_whole_one_bit_for_bit(shared_path, shards, scheme):
     comm = MPI.COMM_WORLD
-    settings = {"quantize": scheme, "epochs": 6, "checkpoint_every": 3}
+    settings = {"quantize": scheme, "epochs": 4, "checkpoint_every": 2}
     _, expected, _ = train(comm, shards, shared_path / "whole", **settings)
-    train(comm, shards, shared_path / "half", **{**settings, "epochs": 3})
+    train(comm, shards, shared_path / "half", **{**settings, "epochs": 2})
     resumed = on_rank_zero(comm, lambda: read_checkpoint(shared_path / "half/checkpoint.h5"))
     resumed = comm.bcast(resumed)
     _, metrics, _ = train(comm, shards, shared_path / "half", resumed=resumed, **settings)
-    # The last of three epochs is evaluated where the run ends there.
-    kept = [without_seconds([record])[0] for record in metrics]
-    assert [record["loss"] for record in kept] == [record["loss"] for record in expected]
-    model, whole = (on_rank_zero(comm, lambda name=name: read_checkpoint(shared_path / name / "checkpoint.h5"))
-                    for name in ("half", "whole"))
-    for name, tensor in whole.model.items():
-        assert model.model[name].numpy().tobytes() == tensor.numpy().tobytes(), name
+    assert without_seconds(metrics) == without_seconds(expected)
+    on_rank_zero(comm, lambda: assert_same_bits(*(shared_path / name / "checkpoint.h5" for name in ("half", "whole"))))
 
 
 @pytest.mark.parallel([1])
 def test_a_stopped_training_of_integers_is_kept_whole(shared_path, shards):
     comm = MPI.COMM_WORLD
-    train(comm, shards, shared_path / "run", quantize="degree-aware", epochs=6)
+    train(comm, shards, shared_path / "run", quantize="degree-aware", epochs=2)
     read = read_checkpoint(shared_path / "run/checkpoint.h5")
     assert isinstance(read.progress.best, QuantizedEvaluation)
     write_checkpoint(shared_path / "again.h5", read)
@@ -176,7 +161,7 @@ def test_rows_of_zeros_and_ones_are_stored_in_one_bit(shared_path, scheme):
     dataset = easy_graph()
     binary = replace(dataset, features=(dataset.features > 0.5).astype(np.float32)).check()
     shards = write_once(comm, binary, shared_path / "shards")
-    _, _, run = train(comm, shards, shared_path / "run", quantize=scheme, epochs=6)
+    _, _, run = train(comm, shards, shared_path / "run", quantize=scheme, epochs=2)
     rows = run.learner.model.export("easy").convolutions[0].rows
     if scheme == "degree-aware":
         assert set(rows.bit_width.tolist()) == {1} and set(rows.step.tolist()) == {1.0}
@@ -192,7 +177,7 @@ def test_rows_of_zeros_and_ones_are_stored_in_one_bit(shared_path, scheme):
 @pytest.mark.parallel([1, 2])
 def test_a_trained_model_exports_what_it_scored_with(shared_path, shards):
     comm = MPI.COMM_WORLD
-    _, _, run = train(comm, shards, shared_path / "run", quantize="degree-aware", epochs=10)
+    _, _, run = train(comm, shards, shared_path / "run", quantize="degree-aware", epochs=2)
     session = run.session
     model = session.new_model(seed=99)
     model.load_state_dict(run.learner.best_model)
@@ -267,7 +252,7 @@ def test_ranks_hold_the_same_scales_bit_for_bit(shared_path):
     shards = on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, comm.size), comm.size,
                                               shared_path / "shards"))
     for scheme in SCHEMES:
-        _, _, run = train(comm, shards, shared_path / scheme, quantize=scheme, model="sage", epochs=3)
+        _, _, run = train(comm, shards, shared_path / scheme, quantize=scheme, model="sage", epochs=2)
         state = b"".join(tensor.numpy().tobytes() for tensor in run.learner.model.state_dict().values())
         assert len(set(comm.allgather(state))) == 1
         assert all(torch.isfinite(tensor).all() for tensor in run.learner.model.state_dict().values())
