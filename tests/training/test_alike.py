@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from covering import long_but
 from fork_server import served
 from mpi4py import MPI
 from parallel_run import run_parallel_command
@@ -60,8 +61,8 @@ def test_a_session_compares_its_ranks(monkeypatch, shared_path, shards):
         train(comm, shards, shared_path / "run")
 
 
-@pytest.mark.parametrize("variable, value, name", [
-    ("ATEN_CPU_CAPABILITY", "default", "torch's"), ("HPCGNN_SIMD", "portable", "the kernels'")])
+@pytest.mark.parametrize("variable, value, name", long_but((1,), [
+    ("ATEN_CPU_CAPABILITY", "default", "torch's"), ("HPCGNN_SIMD", "portable", "the kernels'")]))
 def test_a_variable_that_one_rank_has_ends_the_run_with_one_sentence(tmp_path, variable, value, name):
     if "AVX" not in torch.backends.cpu.get_cpu_capability():
         pytest.skip("this processor has no AVX2, so there is no other level to force")

@@ -19,8 +19,8 @@ from hpcgnn.training import session
 
 TRANSPORTS = {"staged": StagedTransport, "cuda-aware": CudaAwareTransport}
 CPU = torch.device("cpu")
-SHORT = {"epochs": 4, "eval_every": 2, "checkpoint_every": 0}
-ADAPTIVE = {"deterministic": True, "epochs": 8, "descent_window": 2, "most_motion": 9.0}
+SHORT = {"epochs": 2, "eval_every": 2, "checkpoint_every": 0}
+ADAPTIVE = {"deterministic": True, "epochs": 3, "descent_window": 1, "most_motion": 9.0}
 METHODS = [
     {"method": "uniform", "bits": 2}, {"method": "random"}, {"method": "sylvie", **ADAPTIVE},
     {"method": "adaqp", "deterministic": True, "period": 2}, {"method": "pipegcn", "smoothing": 0.5},
@@ -48,7 +48,7 @@ def stand_in(request, monkeypatch):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("settings", long_but((0, 2, 3, 4, 5, 6, 8, 10, 11, 13, 14, 15, 16, 17), METHODS),
+@pytest.mark.parametrize("settings", long_but((2, 3, 4, 5, 6, 8, 10, 11, 13, 14, 15, 17), METHODS),
                          ids=json.dumps)
 def test_every_method_gives_the_hosts_losses_and_bytes(shared_path, shards, monkeypatch, stand_in, settings):
     comm = MPI.COMM_WORLD

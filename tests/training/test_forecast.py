@@ -17,8 +17,8 @@ DATASET = easy_graph(spec="synthetic:nodes=200,mean_degree=6,classes=3,features=
 FIXED = {"vanilla": {}, "uniform": {"bits": 2}, "pipegcn": {},
          "in steps": {"method": "uniform", "bits": 2, "steps": "2", "hidden": 3},
          "peer by peer": {"method": "vanilla", "rematerialize": True, "model": "gat"}}
-ADAPTIVE = {"in fewer steps": {"method": "uniform", "bits": 8, "steps": "auto", "epochs": 12}, "random": {},
-            "bns": {}, "sancus": {}, "sylvie": {"descent_window": 1}, "adaqp": {"period": 3}}
+ADAPTIVE = {"in fewer steps": {"method": "uniform", "bits": 8, "steps": "auto", "epochs": 8}, "random": {},
+            "bns": {}, "sancus": {}, "sylvie": {"descent_window": 1}, "adaqp": {"period": 2}}
 
 
 def forecast_and_run(shared_path, settings):
@@ -41,7 +41,7 @@ def sent(metrics):
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("name", FIXED)
 def test_bytes_of_fixed_widths_are_known_to_the_byte(shared_path, name):
-    found, summary, metrics, shards = forecast_and_run(shared_path, {"method": name, "epochs": 4, **FIXED[name]})
+    found, summary, metrics, shards = forecast_and_run(shared_path, {"method": name, "epochs": 2, **FIXED[name]})
     assert sent(metrics) == {found.least_bytes} == {found.most_bytes}
     assert found.least_bytes > 0
     assert {line["sent_bytes_sums"] for line in metrics} == {found.sum_bytes} != {0}
@@ -60,7 +60,7 @@ def test_bytes_of_fixed_widths_are_known_to_the_byte(shared_path, name):
 def test_bytes_that_a_method_decides_lie_between_the_bounds(shared_path, name, monkeypatch):
     if name == "in fewer steps":     # a graph of 200 nodes would begin with one step
         monkeypatch.setattr("hpcgnn.steps.clusters.first_steps", lambda *_: 2)
-    found, _, metrics, _ = forecast_and_run(shared_path, {"method": name, "epochs": 8, **ADAPTIVE[name]})
+    found, _, metrics, _ = forecast_and_run(shared_path, {"method": name, "epochs": 4, **ADAPTIVE[name]})
     assert found.least_bytes < found.most_bytes
     assert found.least_bytes <= min(sent(metrics)) <= max(sent(metrics)) <= found.most_bytes
 
@@ -70,7 +70,7 @@ def test_what_is_kept_for_the_backward_pass_is_what_its_products_need(shared_pat
     """Of gcn with 2 layers: the aggregate of the input, what ReLU gets, from which its rows are made again, and logits;
     within a factor of 1.6.
     """
-    settings = {"model": "gcn", "hidden": 64, "epoch_rows": "all", "dropout": 0.5}
+    settings = {"model": "gcn", "hidden": 64, "epoch_rows": "all", "dropout": 0.5, "epochs": 1}
     found, _, _, shards = forecast_and_run(shared_path, settings)
     part = read_partition(shards, MPI.COMM_WORLD.rank, 2)
     expected = 4 * part.num_inner * (DATASET.num_features + 64 + DATASET.num_classes)
@@ -79,7 +79,7 @@ def test_what_is_kept_for_the_backward_pass_is_what_its_products_need(shared_pat
 
 @pytest.mark.parallel(1)
 def test_all_epochs_evaluations_and_assignments_are_counted(shared_path):
-    settings = {"method": "adaqp", "period": 5, "epochs": 12, "eval_every": 5, "repeat": 2}
+    settings = {"method": "adaqp", "period": 2, "epochs": 5, "eval_every": 2, "repeat": 2}
     found, _, metrics, _ = forecast_and_run(shared_path, settings)
     assert (found.num_epochs, found.num_evaluations) == (len(metrics), sum("val_score" in line for line in metrics))
     assert found.num_assignments == 2 * 3 and found.total_seconds > found.num_epochs * found.epoch_seconds > 0

@@ -19,9 +19,9 @@ from mpi4py import MPI
 from stand_in_device import WatchedComm
 from training_setup import easy_graph, train, write_once
 
-GRAPH = "synthetic:nodes=600,mean_degree=6,classes=5,features=16,signal=2"
+GRAPH = "synthetic:nodes=200,mean_degree=6,classes=5,features=16,signal=2"
 SHAPE = {"hidden": 32, "layers": 3, "heads": 4, "eval_every": 100, "checkpoint_every": 0}
-SHORT, MORE = 3, 2      # epochs of a first training, and how many more a second one has
+SHORT, MORE = 2, 1      # epochs of a first training, and how many more a second one has
 BOUNDS = {("sage", "fp32"): 60, ("sage", "bf16"): 70, ("gcn", "fp32"): 50, ("gcn", "bf16"): 55, ("gin", "fp32"): 108,
           ("gat", "fp32"): 105}      # most starts of a step
 WAITS_AN_EPOCH = 2      # for the losses and the checks of all its steps

@@ -16,7 +16,7 @@ from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import train_epoch
 
 
-def hub_graph(num_leaves: int = 60_000) -> GraphDataset:
+def hub_graph(num_leaves: int = 12_000) -> GraphDataset:
     """Four hubs, each the neighbor of every leaf, features of ten: a float16 sum over a hub's neighbors overflows."""
     leaves = np.arange(4, num_leaves + 4)
     degree = np.concatenate([np.full(4, num_leaves), np.full(num_leaves, 4)])
@@ -36,7 +36,7 @@ def hub_graph(num_leaves: int = 60_000) -> GraphDataset:
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_the_loss_follows_that_of_float32(shared_path, shards, model):
     comm = MPI.COMM_WORLD
-    settings = {"model": model, "layers": 3, "hidden": 16, "epochs": 20, "lr": 0.03, "dropout": 0.5}
+    settings = {"model": model, "layers": 3, "hidden": 16, "epochs": 10, "eval_every": 5, "lr": 0.06, "dropout": 0.5}
     wide, expected, _ = train(comm, shards, shared_path / "fp32", **settings)
     for precision, tolerance in (("bf16", 0.05), ("fp16", 0.01)):
         narrow, found, _ = train(comm, shards, shared_path / precision, precision=precision, **settings)
@@ -56,7 +56,7 @@ def hubs(tmp_path_factory):
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model", ["gcn", "sage", pytest.param("gat", marks=pytest.mark.long),
                                    pytest.param("gin", marks=pytest.mark.long)])
-def test_hubs_of_60_000_neighbors_stay_finite_and_accurate(shared_path, hubs, model):
+def test_hubs_of_12_000_neighbors_stay_finite_and_accurate(shared_path, hubs, model):
     comm = MPI.COMM_WORLD
     settings = {"model": model, "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 6, "dropout": 0.0,
                 "norm": "layer"}
@@ -85,13 +85,13 @@ def test_rows_of_16_bits_travel_as_they_are_stored(shared_path, shards, precisio
 def test_messages_of_few_bits_carry_rows_of_16(shared_path, shards, bits):
     comm = MPI.COMM_WORLD
     _, metrics, _ = train(comm, shards, shared_path / "run", precision="bf16", method="uniform", bits=bits,
-                          epochs=24, lr=0.03, hidden=16)
+                          epochs=10, lr=0.1, hidden=16)
     assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
 
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("bits", [2, 8, 16])
+@pytest.mark.parametrize("bits", [2, 16])
 def test_a_step_that_overflows_is_left_out_and_the_scale_falls(shards, bits):
     comm = MPI.COMM_WORLD
     session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "precision": "fp16", "method": "uniform",

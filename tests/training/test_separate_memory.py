@@ -33,7 +33,7 @@ from hpcgnn.training.checkpoint import read_checkpoint
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 ON_DEVICES = [model for model in MODELS if model not in RELATIONAL]
 GRAPH = "synthetic:nodes=240,mean_degree=4,classes=3,features=6,signal=2"     # two clusters on each of two ranks
-SHORT = {"epochs": 2, "eval_every": 1, "hidden": 8, "heads": 2, "checkpoint_every": 1}
+SHORT = {"epochs": 2, "eval_every": 2, "hidden": 8, "heads": 2, "checkpoint_every": 2}
 ALONE = [{"model": "gcn", "precision": "bf16"}, {"model": "gat", "steps": "2", "history": "8"},
          {"steps": "2", "history": "4", "store_activations": 2},
          {"clusters": 6, "between_clusters": True, "batch_size": 2}, {"quantize": "degree-aware", "model": "gin"},
@@ -41,22 +41,23 @@ ALONE = [{"model": "gcn", "precision": "bf16"}, {"model": "gat", "steps": "2", "
 # Each model, method, precision, number of steps and kind of history, and pairs that keep something of their own.
 SETTINGS = [
     *(pytest.param({"model": model, "precision": precision, "steps": steps},
-                   marks=() if model in ("gcn", "gat", "gin") else pytest.mark.long) for model, precision, steps in zip(
+                   marks=() if model == "gcn" else pytest.mark.long) for model, precision, steps in zip(
         ON_DEVICES, ("fp32", "bf16", "fp16", "bf16", "fp32", "fp16", "fp32", "bf16", "fp16", "fp32", "bf16"),
         ("2", "1", "2", "rows:2", "1", "2", "2", "1", "2", "2", "1"), strict=False)),
-    *long_but((0, 1, 3, 4, 5, 6, 7, 9, 10, 11, 13, 15, 16), [
+    *long_but((0, 1, 3, 4, 5, 6, 9, 10, 11, 13, 15, 16), [
     {"model": "gcn", "precision": "fp16", "sums": "half"}, {"method": "bns", "share": 0.4, "precision": "auto"},
     {"model": "gat", "method": "sancus"},
-    {"method": "sylvie", "epochs": 5, "descent_window": 2, "most_motion": 9.0, "model": "gat"},
+    {"method": "sylvie", "epochs": 3, "descent_window": 1, "most_motion": 9.0, "model": "gat"},
     {"method": "adaqp", "period": 1}, {"method": "pipegcn", "smoothing": 0.5, "precision": "bf16"},
-    {"method": "uniform", "bits": 2, "predict": "previous", "exchange": "alltoallv", "send_share": 0.4},
+    {"method": "uniform", "bits": 2, "predict": "previous", "exchange": "alltoallv", "send_share": 0.4,
+     "code": "rotated"},
     {"method": "uniform", "bits": 1, "code": "rotated"}, {"model": "gat", "rematerialize": True},
     {"method": "uniform", "bits": 8, "steps": "2", "history": "8", "model": "gat"},
     {"steps": "2", "history": "4", "precision": "bf16", "store_activations": 8},
     {"steps": "auto", "history": "bf16"}, {"model": "gcn", "store_activations": 2, "repeat": 2},
     {"quantize": "uniform", "model": "gat"},
     {"quantize": "degree-quant", "model": "gin"}, {"quantize": "degree-aware", "model": "sage", "epoch_rows": "all"},
-    {"clusters": 6, "early_stop": 1, "epochs": 4}]),
+    {"clusters": 6, "early_stop": 1, "eval_every": 1}]),
 ]
 
 
@@ -144,7 +145,9 @@ def assert_trains_as_the_host(shards, folder, settings, rtol=1e-5, names=("loss"
     _, expected, _ = train(MPI.COMM_WORLD, shards, folder / "host", **{**SHORT, **settings})
     found, _, device = train_apart(shards, folder / "device", EmulatedBackend(device_type="cuda"), **settings)
     for name in names:
-        np.testing.assert_allclose([one[name] for one in found], [one[name] for one in expected], rtol=rtol, atol=0)
+        mine, others = ([one[name] for one in metrics if name in one] for metrics in (found, expected))
+        np.testing.assert_allclose(mine, others, rtol=rtol, atol=0)
+        assert mine
     assert not device.unordered
     return found, expected
 
@@ -193,10 +196,10 @@ def test_sums_before_sending_train_on_a_device_as_on_the_host(shards, shared_pat
 @pytest.mark.parametrize("settings", [{"steps": "2", "history": "8"}, {"method": "pipegcn", "steps": "1"},
                                       {"quantize": "degree-aware"}], ids=json.dumps)
 def test_a_run_goes_on_from_its_checkpoint(shards, shared_path, settings):
-    whole, _, _ = train_apart(shards, shared_path / "whole", epochs=3, **settings)
-    _, run, _ = train_apart(shards, shared_path / "run", epochs=2, **settings)
+    whole, _, _ = train_apart(shards, shared_path / "whole", **settings)
+    _, run, _ = train_apart(shards, shared_path / "run", epochs=1, **settings)
     resumed = read_checkpoint(run.folder.checkpoint)
-    found, _, _ = train_apart(shards, shared_path / "run", epochs=3, resumed=resumed, **settings)
+    found, _, _ = train_apart(shards, shared_path / "run", resumed=resumed, **settings)
     assert losses(found).tolist() == losses(whole).tolist()
 
 
