@@ -116,7 +116,7 @@ def test_one_cluster_is_the_whole_graph(shared_path, shards):
     (CUT, {"quantize": "degree-steps", "quantize_bits": 8, "lr": 0.005, "quantize_lr": 0.01})]),
     ids=lambda settings: "-".join(map(str, settings.values())))
 def test_losses_and_scores_equal_those_of_one_rank(shared_path, cut, settings):
-    settings = {"epochs": 4, "dropout": 0.5, **cut, **settings}
+    settings = {"epochs": 3, "dropout": 0.5, **cut, **settings}
     _, found, _, expected = train_as_one(MPI.COMM_WORLD, easy_graph(), shared_path, **settings)
     np.testing.assert_allclose(losses(found), losses(expected), rtol=5e-4)
     last = [records[-1]["val_score"] for records in (found, expected)]
@@ -127,7 +127,7 @@ def test_losses_and_scores_equal_those_of_one_rank(shared_path, cut, settings):
 @pytest.mark.parametrize("method", [pytest.param("adaqp", marks=pytest.mark.long), "bns", "pipegcn"])
 def test_any_method_moves_what_rows_are_left(shared_path, shards, method):
     comm = MPI.COMM_WORLD
-    summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=20, lr=0.06, hidden=16, method=method, **CUT)
+    summary, metrics, _ = train(comm, shards, shared_path / "run", epochs=8, lr=0.15, hidden=16, method=method, **CUT)
     assert losses(metrics)[-1] < 0.7 * losses(metrics)[0] and summary["test_score"] > 0.6
 
 

@@ -17,8 +17,8 @@ from hpcgnn.training.checkpoint import read_checkpoint
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 COMM = MPI.COMM_WORLD
-DIM, EPOCHS, SEED = 6, 6, 11
-SPEC = "synthetic:nodes=240,mean_degree=6,classes=3,features=5,signal=2"
+DIM, EPOCHS, SEED = 6, 4, 11
+SPEC = "synthetic:nodes=120,mean_degree=6,classes=3,features=5,signal=2"
 RUN = {"epochs": EPOCHS, "eval_every": 2, "lr": 0.05, "weight_decay": 0.01}
 INITIAL = 10
 
@@ -172,11 +172,11 @@ def test_memory_of_a_rank_and_bytes_of_an_epoch_fall_with_the_number_of_ranks(gr
 
 class Stop(hpcgnn.Callback):
     def on_epoch_end(self, run, record):
-        if record["epoch"] == 4:
+        if record["epoch"] == 2:
             run._stop()
 
 
-@pytest.mark.parallel([1, 3])
+@pytest.mark.parallel([1, 2])
 def test_a_stopped_run_goes_on_bit_for_bit_and_on_another_number_of_ranks(graph, shared_path):
     def fit(out, kind=Plain, graph=graph, **more):
         return hpcgnn.fit(own(graph, kind), graph, out=shared_path / out, **{**RUN, **more})
@@ -208,11 +208,11 @@ def test_a_run_is_opened_and_exported_with_rows_in_the_order_of_the_source(graph
         table = weights["embedding.weight"][run.model.module.embedding.node_index]
         assert torch.equal(table, run.model.module.embedding.weight)
         plain_of(graph).load_state_dict(weights)
-    larger = easy_graph(spec=SPEC.replace("nodes=240", "nodes=243"))
+    larger = easy_graph(spec=SPEC.replace("nodes=120", "nodes=123"))
     other = hpcgnn.open(write_once(COMM, larger, shared_path / "other"), COMM)
-    with pytest.raises(CollectiveError, match="for each of 240 nodes, and this graph has 243"):
+    with pytest.raises(CollectiveError, match="for each of 120 nodes, and this graph has 123"):
         hpcgnn.open_run(run.path, other, model=lambda: own(other), other_graph=True)
-    with pytest.raises(CollectiveError, match="embedding is a NodeEmbedding of 240 nodes, made for another graph"):
+    with pytest.raises(CollectiveError, match="embedding is a NodeEmbedding of 120 nodes, made for another graph"):
         hpcgnn.fit(own(graph), other, out=shared_path / "mixed", **RUN)
 
 

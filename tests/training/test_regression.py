@@ -15,7 +15,7 @@ from hpcgnn.training.scores import SCORES, choose_score
 
 COMM = MPI.COMM_WORLD
 NUM_NODES = 300
-RUN = {"hidden": 16, "layers": 2, "dropout": 0.0, "epochs": 60, "eval_every": 5, "lr": 0.02}
+RUN = {"hidden": 16, "layers": 2, "dropout": 0.0, "epochs": 20, "eval_every": 5, "lr": 0.1}
 
 
 def regression() -> dict[str, np.ndarray]:
@@ -39,7 +39,7 @@ def graph(shared_path):
     return hpcgnn.open(shared_path / "shards")
 
 
-@pytest.mark.parallel([1, 3])
+@pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("loss, score", [("auto", "auto"), ("mae", "rmse")])
 def test_a_model_learns_targets_and_is_scored_as_numpy_scores_its_predictions(graph, shared_path, loss, score):
     run = hpcgnn.fit("sage", graph, out=shared_path / "run", loss=loss, score=score, **RUN)

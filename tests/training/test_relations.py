@@ -42,8 +42,8 @@ from hpcgnn.training.job import Job
 from hpcgnn.training.learner import Learner
 
 COMM = MPI.COMM_WORLD
-RGCN = {"model": "rgcn", "layers": 3, "hidden": 8, "num_bases": 2, "epochs": 5, "eval_every": 5}
-OPTIONS = {"uniform": {"bits": 4}, "adaqp": {"period": 3}, "joint": {"period": 3}, "bns": {"share": 0.5},
+RGCN = {"model": "rgcn", "layers": 3, "hidden": 8, "num_bases": 2, "epochs": 3, "eval_every": 3}
+OPTIONS = {"uniform": {"bits": 4}, "adaqp": {"period": 2}, "joint": {"period": 2}, "bns": {"share": 0.5},
            "sancus": {"skip_change": 0.3}}
 
 
@@ -57,7 +57,7 @@ typed = shards_of(typed_graph)
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("settings", [
-    {}, {"num_bases": 0, "norm": "batch"}, {"edge_dropout": 0.3}, {"residual": True, "input_dropout": 0.1},
+    {}, {"num_bases": 0, "norm": "batch"}, {"residual": True, "input_dropout": 0.1, "edge_dropout": 0.3},
     {"hidden": 40, "layers": 2}, {"num_bases": 8, "num_blocks": 4},
     {"rematerialize": True}, {"exchange": "alltoallv", "overlap": False}], ids=str)
 def test_losses_of_ranks_are_those_of_one(shared_path, settings):
@@ -70,10 +70,10 @@ def test_losses_of_ranks_are_those_of_one(shared_path, settings):
 @pytest.mark.parametrize("name", [name if name in ("adaqp", "bns", "joint", "sancus") else
                                   pytest.param(name, marks=pytest.mark.long) for name in METHODS])
 def test_every_method_learns(shared_path, typed, name):
-    given = {**RGCN, **OPTIONS.get(name, {}), "epochs": 12, "method": name}
+    given = {**RGCN, **OPTIONS.get(name, {}), "epochs": 6, "lr": 0.03, "method": name}
     _, metrics, _ = train(COMM, typed, shared_path / "run", **given)
     found = losses(metrics)
-    assert len(found) == 12 and found[-1] < 0.9 * found[0]
+    assert len(found) == 6 and found[-1] < 0.9 * found[0]
 
 
 @pytest.mark.covering(1)
@@ -85,25 +85,25 @@ def test_every_method_learns(shared_path, typed, name):
     {"num_bases": 8, "num_blocks": 2, "precision": "fp16", "edge_dropout": 0.2},
     {"label_inputs": 0.5, "ema": 0.9}]), ids=str)
 def test_other_settings_train_it(shared_path, typed, settings):
-    _, metrics, _ = train(COMM, typed, shared_path / "run", **{**RGCN, "epochs": 12, **settings})
+    _, metrics, _ = train(COMM, typed, shared_path / "run", **{**RGCN, "epochs": 6, "lr": 0.03, **settings})
     found = losses(metrics)
-    assert len(found) == 12 and found[-1] < 0.97 * found[0]
+    assert len(found) == 6 and found[-1] < 0.97 * found[0]
 
 
 @pytest.mark.parallel([1, 2])
 def test_a_run_that_stops_goes_on_to_the_same_bits(shared_path, typed):
-    shards, given = typed, {**RGCN, "node_embedding": 3, "dropout": 0.5, "checkpoint_every": 3}
-    train(COMM, shards, shared_path / "whole", **{**given, "epochs": 6})
-    train(COMM, shards, shared_path / "half", **{**given, "epochs": 3})
+    shards, given = typed, {**RGCN, "node_embedding": 3, "dropout": 0.5, "checkpoint_every": 2, "eval_every": 2}
+    train(COMM, shards, shared_path / "whole", **{**given, "epochs": 4})
+    train(COMM, shards, shared_path / "half", **{**given, "epochs": 2})
     stopped = on_rank_zero(COMM, lambda: read_checkpoint(shared_path / "half" / "checkpoint.h5"))
-    train(COMM, shards, shared_path / "half", resumed=stopped, **{**given, "epochs": 6})
+    train(COMM, shards, shared_path / "half", resumed=stopped, **{**given, "epochs": 4})
     on_rank_zero(COMM, lambda: assert_same_bits(*(shared_path / name / "checkpoint.h5" for name in ("half", "whole"))))
 
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("model, more", [("sage", {}), ("gat", {"norm": "batch"}), ("gcn", {"rematerialize": True}),
-                                         ("jknet", {"precision": "bf16"}), ("gcnii", {}), ("appnp", {})])
+                                         ("jknet", {"precision": "bf16"}), ("gcnii", {})])
 def test_learned_rows_of_ranks_are_those_of_one(shared_path, typed, model, more):
     """Half the columns of the input are learned; without them the losses would be others."""
     given = {**RGCN, "model": model, "layers": 2, "dropout": 0.3, "num_bases": 8, "node_embedding": 12, "lr": 0.05,
@@ -127,7 +127,7 @@ def test_nodes_without_features_are_told_apart_by_learned_rows(shared_path):
     """Neighbors mostly have one label, and nothing else is known."""
     bare = replace(easy_graph(seed=2), features=np.zeros((240, 0), np.float32))
     shards = write_once(COMM, bare, shared_path / "shards")
-    given = {"model": "sage", "dropout": 0.0, "epochs": 30, "lr": 0.05}
+    given = {"model": "sage", "dropout": 0.0, "epochs": 30, "eval_every": 10, "lr": 0.05}
     summary, _, _ = train(COMM, shards, shared_path / "run", **{**given, "node_embedding": 8})
     assert summary["test_score"] > 0.5      # of four classes
     with pytest.raises(CollectiveError, match=r"has no features to train on; .* --set node_embedding=64"):
@@ -183,7 +183,7 @@ def test_a_plan_has_the_bytes_and_the_activations_of_the_training(shared_path, t
     own = {name: given[name] for name in ("model", "layers", "hidden", "precision", "norm") if name in given}
     planned, = make_plan(str(shards), None, Choices([COMM.size], ("vanilla",), settings={
         name: value for name, value in given.items() if name not in own}, **own)).predictions
-    assert [one["sent_bytes_payload"] + one["sent_bytes_parameters"] for one in metrics] == [planned.sent.total] * 5
+    assert [one["sent_bytes_payload"] + one["sent_bytes_parameters"] for one in metrics] == [planned.sent.total] * 3
     assert COMM.size == 1 or planned.sent.total > 0
 
     monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
@@ -200,7 +200,7 @@ def test_a_graph_of_other_relations_is_refused_to_models_that_read_them(shared_p
     """In another order, the matrices would be of the wrong relations."""
     shards, dataset = typed, with_relations(easy_graph(seed=1))
     for model in ("rgcn", "gcn"):
-        settings = {**RGCN, "model": model} if model == "rgcn" else {"model": model}
+        settings = {**RGCN, "epochs": 1} if model == "rgcn" else {"model": model, "epochs": 1}
         train(COMM, shards, shared_path / model, **settings)
     names = dataset.relation_names
     checkpoint = on_rank_zero(COMM, lambda: read_checkpoint(shared_path / "rgcn/checkpoint.h5"))
