@@ -19,12 +19,12 @@ CASES = [{}, {"method": "uniform", "bits": 2},
 MORE_CASES = [{"epoch_rows": "all"}, {"method": "uniform", "bits": 16}, {"precision": "bf16"}]
 
 
-@pytest.mark.parallel(3)
+@pytest.mark.parallel(2)
 @pytest.mark.parametrize("cases", [CASES, pytest.param(MORE_CASES, marks=pytest.mark.long)], ids=["short", "long"])
 def test_losses_and_scores_with_overlap_are_those_without_bit_for_bit(shared_path, cases):  # noqa: F811
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
     for number, case in enumerate(cases):
-        settings = {"model": "sage", "layers": 3, "dropout": 0.5, "epochs": 3, "eval_every": 3, **case}
+        settings = {"model": "sage", "layers": 3, "dropout": 0.5, "epochs": 2, "eval_every": 2, **case}
         found, expected = (train(COMM, shards, shared_path / f"{number}-{overlap}", **settings, overlap=overlap)[1]
                            for overlap in (True, False))
         assert without_seconds(found) == without_seconds(expected), case

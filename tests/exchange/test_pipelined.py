@@ -18,7 +18,7 @@ from hpcgnn.exchange.carrier import PIPELINES
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.nn.neighborhood import Neighborhood
 
-EPOCHS, DIMS = 16, (5, 9)
+EPOCHS, DIMS = 8, (5, 9)
 COMM = MPI.COMM_WORLD
 KINDS = {"plain": {}, "predicted": {"new_kind": partial(Kept, predicts=True)}, "paced": {"bytes_per_second": 2e7}}
 
@@ -31,7 +31,7 @@ def schedule(seed, num_epochs=EPOCHS):
 
 
 @pytest.mark.covering
-@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("kind", ["plain", "paced"])
 def test_rows_are_of_this_epoch_or_of_the_one_before_while_widths_change_every_epoch(cut, shape, kind):
     epochs = Epochs(COMM, cut(shape, COMM.size), **KINDS[kind])
@@ -66,7 +66,7 @@ def test_messages_that_were_read_are_gone_at_once(cut, pipeline):
 
 
 @pytest.mark.covering
-@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("choices, overlaps", [((1, 2, 4, 8), True), ((1, 2, 4, 8), False), ((1, 8, 16, 32), True)])
 def test_sums_over_packed_rows_have_inner_rows_of_now_and_halo_rows_of_before(cut, shape, choices, overlaps):
     epochs = Epochs(COMM, cut(shape, COMM.size), overlaps=overlaps)

@@ -56,7 +56,7 @@ def test_a_share_of_the_rows_is_drawn():
         assert abs(drawn - share * num_rows) < 6 * math.sqrt(num_rows * share * (1 - share))
 
 
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_sampled_sums_and_gradients_have_the_mean_of_full_ones(cut, reduction):
     epochs = Epochs(COMM, cut("directed", COMM.size), partial(Sampled, SHARE))

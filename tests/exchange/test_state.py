@@ -25,7 +25,8 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD
 COMM = MPI.COMM_WORLD
 KINDS = {"pipelined": Kept, "smoothed": partial(Kept, smoothing=0.7), "predicted": Fresh().predicting,
          "pipelined and predicted": Kept().predicting, "pipelined and picked": partial(Kept().predicting, picks=True),
-         "skipped": partial(Skipped, 0.3, 3)}
+         "skipped": partial(Skipped, 0.3, 3), "thinned": Fresh().predicting, "pipelined and thinned": Kept().predicting}
+SYNCHRONOUS = ("predicted", "skipped", "thinned", "fresh")
 # What travels, is counted, or belongs to the whole exchange.
 UNSAVED = (".transfer", ".rounds", "._turn", ".received", "._sender", ".traffic", ".streams")
 IS_ASYNCHRONOUS = (False, True, True, False, False, True, True)
@@ -43,13 +44,18 @@ def kind(request):
     return request.param
 
 
+def epochs_of(kind, pieces, **named):
+    """Collective: an exchange of a kind, driven epoch by epoch."""
+    return Epochs(COMM, pieces, KINDS[kind], send_share=0.4 if "thinned" in kind else 1.0, **named)
+
+
 def walk(epochs, first, last, kind, after=lambda epoch: None, fixed_bits=32):
     """Collective: the halo rows and gradients of some epochs, each with widths of its own."""
     read = []
     for epoch in range(first, last):
         is_fixed = kind == "skipped"      # a layout that changed would not fit what was skipped
         epochs.begin(epoch, UniformBits(fixed_bits) if is_fixed else ChangingBits(epoch),
-                     kind not in ("predicted", "skipped", "fresh") and IS_ASYNCHRONOUS[epoch],
+                     kind not in SYNCHRONOUS and IS_ASYNCHRONOUS[epoch],
                      differing=DIFFERING[epoch])
         random = np.random.default_rng(100 + epoch // 2)     # every other epoch's rows have not moved
         rows = random.standard_normal((len(epochs.graph.node_id), 5)).astype(np.float32)
@@ -66,46 +72,29 @@ def assert_equal_bits(found, expected):
 
 
 @pytest.mark.covering
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel(2)
 @pytest.mark.parametrize("shape", ["undirected", "downhill"])
+@pytest.mark.parametrize("rotated, fixed_bits", [(frozenset(), 32), (BOTH, 2)], ids=["affine", "rotated"])
 @pytest.mark.parametrize("epoch", [1, 2, 3, 5])
-def test_an_exchange_goes_on_from_the_state_of_another(shape, cut, kind, epoch):
-    pieces = cut(shape, COMM.size)
-    whole = Epochs(COMM, pieces, KINDS[kind])
-    expected = walk(whole, 0, len(IS_ASYNCHRONOUS), kind)
-    whole.exchange.forget()
-    stopped = Epochs(COMM, pieces, KINDS[kind])
-    walk(stopped, 0, epoch, kind)
-    state = copy.deepcopy(stopped.exchange.state())
-    stopped.exchange.forget()
-    resumed = Epochs(COMM, pieces, KINDS[kind])
-    resumed.exchange.restore(state)
-    assert_equal_bits(walk(resumed, epoch, len(IS_ASYNCHRONOUS), kind), expected[epoch:])
-    resumed.exchange.forget()
-
-
-@pytest.mark.covering
-@pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("epoch", [1, 2, 5])
-def test_an_exchange_of_rotated_rows_goes_on_from_the_state_of_another(cut, kind, epoch):
+def test_an_exchange_goes_on_from_the_state_of_another(shape, cut, kind, rotated, fixed_bits, epoch):
     """What was on its way, or lies at a receiver, is read with the key of its own epoch and sender."""
-    pieces = cut("undirected", COMM.size)
-    whole, stopped, resumed = (Epochs(COMM, pieces, KINDS[kind], rotated=BOTH) for _ in range(3))
-    expected = walk(whole, 0, len(IS_ASYNCHRONOUS), kind, fixed_bits=2)
+    pieces = cut(shape, COMM.size)
+    whole, stopped, resumed = (epochs_of(kind, pieces, rotated=rotated) for _ in range(3))
+    expected = walk(whole, 0, len(IS_ASYNCHRONOUS), kind, fixed_bits=fixed_bits)
     whole.exchange.forget()
-    walk(stopped, 0, epoch, kind, fixed_bits=2)
+    walk(stopped, 0, epoch, kind, fixed_bits=fixed_bits)
     resumed.exchange.restore(copy.deepcopy(stopped.exchange.state()))
     stopped.exchange.forget()
-    assert_equal_bits(walk(resumed, epoch, len(IS_ASYNCHRONOUS), kind, fixed_bits=2), expected[epoch:])
+    assert_equal_bits(walk(resumed, epoch, len(IS_ASYNCHRONOUS), kind, fixed_bits=fixed_bits), expected[epoch:])
     resumed.exchange.forget()
 
 
-@pytest.mark.covering
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.covering(1)
+@pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("shape", ["undirected", "downhill"])
 def test_taking_the_state_after_every_epoch_changes_nothing(shape, cut, kind):
     pieces = cut(shape, COMM.size)
-    whole, saved = Epochs(COMM, pieces, KINDS[kind]), Epochs(COMM, pieces, KINDS[kind])
+    whole, saved = epochs_of(kind, pieces), epochs_of(kind, pieces)
     expected = walk(whole, 0, len(IS_ASYNCHRONOUS), kind)
     whole.exchange.forget()
     found = walk(saved, 0, len(IS_ASYNCHRONOUS), kind, after=lambda epoch: saved.exchange.state())
@@ -139,7 +128,7 @@ def remembered(value, path=""):
 def test_nothing_that_an_exchange_remembers_is_missing_after_a_restore(cut, kind):
     """The attributes of all kept objects are compared, so that a new one can't be forgotten."""
     pieces = cut("undirected", COMM.size)
-    epochs, restored = Epochs(COMM, pieces, KINDS[kind]), Epochs(COMM, pieces, KINDS[kind])
+    epochs, restored = epochs_of(kind, pieces), epochs_of(kind, pieces)
     walk(epochs, 0, 3, kind)
     restored.exchange.restore(copy.deepcopy(epochs.exchange.state()))
     expected, found = (remembered(one.exchange._kind._kept) for one in (epochs, restored))
