@@ -102,7 +102,7 @@ def test_a_rank_without_training_nodes_joins_the_step(assert_as_pyg):
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("probability", [0.0, 0.2])
 @pytest.mark.parametrize("shape", [replace(shape, model=name, alpha=0.2) for name in MODELS
                                    for shape in (NARROWING, WIDENING)], ids=label)
@@ -111,7 +111,7 @@ def test_input_rows_have_a_dropout_of_their_own(assert_as_pyg, shape, probabilit
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 @pytest.mark.parametrize("name", RESIDUAL_MODELS)
 def test_hidden_layers_add_their_input(assert_as_pyg, name, norm):
@@ -119,7 +119,7 @@ def test_hidden_layers_add_their_input(assert_as_pyg, name, norm):
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "sgc"])
 def test_batch_norms_answer_with_the_running_statistics_of_torch(open_part, graph_with, gather_rows, assert_equal_to,
                                                                  name):

@@ -62,7 +62,7 @@ def pass_through(comm, graph, model_name, epoch=0, dropout=0.5, width=12, hidden
     return comm.allreduce(loss.item()), torch.from_numpy(comm.allreduce(flat.numpy()))
 
 
-@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("model, width, norm, residual", [
     # the first layer aggregates first, or maps first
     *((model, width, "layer", False) for model in MODELS + OTHERS for width in (12, 80)),
@@ -77,15 +77,15 @@ def test_the_forward_pass_is_the_same_and_gradients_are_close_at_8_bits(model, w
 @pytest.mark.parametrize("model", [pytest.param(model, marks=() if model in ("gat", "gin", "gcnii", "jknet") else
                                                 pytest.mark.long) for model in MODELS + OTHERS])
 def test_gradients_at_2_bits_are_right_in_the_mean(model):
-    """Without dropout epochs differ by the rounding alone. The mean of 64 has the error of one over sqrt(64), 0.125,
+    """Without dropout epochs differ by the rounding alone. The mean of 16 has the error of one over sqrt(16), 0.25,
     but for what products of two roundings in a normalization leave.
     """
     comm = MPI.COMM_SELF
     _, exact = pass_through(comm, open_graph(comm, None), model, dropout=0.0)
     graph = open_graph(comm, 2)
-    found = torch.stack([pass_through(comm, graph, model, epoch, 0.0)[1] for epoch in range(64)])
+    found = torch.stack([pass_through(comm, graph, model, epoch, 0.0)[1] for epoch in range(16)])
     one, mean = (found - exact).norm(dim=1).mean(), (found.mean(0) - exact).norm()
-    assert one > 0.05 * exact.norm() and mean < 0.2 * one
+    assert one > 0.05 * exact.norm() and mean < 0.35 * one
 
 
 @pytest.mark.parallel([1, 2, 3])
@@ -135,7 +135,7 @@ def test_the_gradient_of_rows_that_a_map_comes_after_lies_where_they_lay(monkeyp
     assert rows == of_rows and shape == (NUM_NODES, 64)
 
 
-@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("model", MODELS + OTHERS)
 def test_any_number_of_ranks_rounds_the_same(model):
     alone = pass_through(MPI.COMM_SELF, open_graph(MPI.COMM_SELF, 4), model)
