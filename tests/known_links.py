@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from reference import draws_of, stream_of
 from torch.nn import functional
-from training_setup import easy_graph
+from training_setup import EASY, easy_graph
 
 from hpcgnn.data.cleaning import build_csr
 from hpcgnn.data.hold_out import hold_out
@@ -19,12 +19,12 @@ DRAWN = 24
 LINK_SETTINGS = {"task": "links", "negatives": DRAWN}
 
 
-def with_links(seed=0, shares=(0.1, 0.2), is_directed=False, has_types=False):
+def with_links(seed=0, shares=(0.1, 0.2), is_directed=False, has_types=False, mean_degree=8):
     """An easy graph without the links that are held out; every second edge in one direction only if directed.
 
     It may have six types, one of them of no node.
     """
-    dataset = easy_graph(seed)
+    dataset = easy_graph(seed, EASY.replace("mean_degree=8", f"mean_degree={mean_degree}"))
     if is_directed:
         target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
         kept = (dataset.indices < target) | ((dataset.indices + target) % 3 == 0)

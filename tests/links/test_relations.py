@@ -17,11 +17,10 @@ from training_setup import (
     RELATIONS,
     assert_same_bits,
     losses,
-    on_rank_zero,
     train,
+    train_as_one,
     typed_csr,
     typed_graph,
-    write,
     write_once,
 )
 
@@ -333,7 +332,7 @@ def expected_loss(dataset, rows, weight, network, decoder, kind, has_reverses, s
                                            ("mlp", "bpr")])
 def test_loss_and_gradients_are_those_of_the_whole_graph(shared_path, monkeypatch, symmetrize, decoder, kind):
     monkeypatch.setattr("hpcgnn.links.objective.MOST_PRODUCTS", 5 * DRAWN)      # several blocks
-    dataset = typed_graph(symmetrize)
+    dataset = typed_graph(symmetrize, num_edges=150)
     shards = write_once(COMM, dataset, shared_path / "shards")
     session = Session.open(COMM, shards, TrainConfig.of(**LINK_SETTINGS, model="sage", link_loss=kind, decoder=decoder,
                                                         n3=N3, epoch_rows="all"))
@@ -405,30 +404,22 @@ def test_a_relation_without_links_can_t_be_asked_about(shared_path, asked, sente
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("decoder, symmetrize", [("distmult", True), ("complex", False), ("mlp", True)])
 def test_ranks_train_as_one(shared_path, decoder, symmetrize):
-    settings = {**LINK_SETTINGS, "model": "sage", "decoder": decoder, "dropout": 0.3}
-    dataset = typed_graph(symmetrize)
-    shards = write_once(COMM, dataset, shared_path / "shards")
-    found, metrics, run = train(COMM, shards, shared_path / "run", **settings)
-
-    def alone():
-        one = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, shared_path / "one")
-        return train(MPI.COMM_SELF, one, shared_path / "alone", **settings)[:2]
-
-    expected, of_one = on_rank_zero(COMM, alone)
+    settings = {**LINK_SETTINGS, "model": "sage", "decoder": decoder, "dropout": 0.3, "epochs": 4, "lr": 0.02}
+    found, metrics, expected, of_one = train_as_one(COMM, typed_graph(symmetrize), shared_path, **settings)
     np.testing.assert_allclose(losses(metrics), losses(of_one), rtol=1e-5)
     assert found["test_score"] == pytest.approx(expected["test_score"], abs=0.01)
-    assert losses(metrics)[-1] < losses(metrics)[0] - (0.02 if decoder == "mlp" else 0.05)
-    assert run.model.link_decoder.weight.shape == (len(dataset.relation_names), 8)
+    assert losses(metrics)[-1] < losses(metrics)[0] - (0.005 if decoder == "mlp" else 0.05)
 
 
 @pytest.mark.parallel(2)
 def test_relations_are_trained_saved_and_gone_on_with_bit_for_bit(shared_path):
     shards = write_once(COMM, typed_graph(True), shared_path / "shards")
-    settings = {**LINK_SETTINGS, "method": "sylvie", "checkpoint_every": 6}
+    settings = {**LINK_SETTINGS, "method": "sylvie", "epochs": 4, "checkpoint_every": 2}
     _, _, whole = train(COMM, shards, shared_path / "whole", **settings)
-    train(COMM, shards, shared_path / "run", **settings, epochs=6)
+    train(COMM, shards, shared_path / "run", **settings | {"epochs": 2})
     resumed = read_checkpoint(shared_path / "run" / "checkpoint.h5")
     first = resumed.model["link_decoder.weight"]
+    assert first.shape == (6, 8)
     _, _, run = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
     if COMM.rank == 0:
         assert_same_bits(run.folder.checkpoint, whole.folder.checkpoint)
@@ -464,7 +455,7 @@ def test_a_table_of_rows_is_trained_with_the_decoder_of_the_settings(shared_path
     shards = write_once(COMM, typed_graph(True), shared_path / "shards")
     graph = hpcgnn.open(shards)
     model = Rows(graph, 10)
-    run = hpcgnn.fit(model, graph, task="links", decoder="complex", negatives=DRAWN, epochs=20, lr=0.05, eval_every=10,
+    run = hpcgnn.fit(model, graph, task="links", decoder="complex", negatives=DRAWN, epochs=10, lr=0.1, eval_every=5,
                      out=shared_path / "run")
     assert model.link_decoder.weight.shape == (6, 10)      # as wide as the model's rows
     assert run.val_score > 0.06      # 120 nodes in any order have 0.045

@@ -31,7 +31,7 @@ def test_an_arena_is_filled_as_far_as_that_of_a_training(shared_path, monkeypatc
     watched = module.Arena(1 << 34)
     monkeypatch.setattr(module, "_ARENA", watched)
     name, _, bits = method.partition(":")
-    train(comm, Job(shards, {"model": model, "layers": 3, "hidden": 128, "epochs": 4, "eval_every": 2, "method": name,
+    train(comm, Job(shards, {"model": model, "layers": 3, "hidden": 128, "epochs": 2, "eval_every": 2, "method": name,
                              "node_embedding": embedding_dim, **({"bits": int(bits)} if bits else {})},
                     out=shared_path / "run"))
     ranks = rank_sizes(size, loads, parse_method(method, size), loads.pairs, np.zeros(comm.size))

@@ -14,7 +14,7 @@ import hpcgnn
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 COMM = MPI.COMM_WORLD
-EPOCHS = 8
+EPOCHS = 3
 
 
 def losses_of_pyg(model, dataset, lr, make_optimizer=torch.optim.Adam, **named):
@@ -96,7 +96,7 @@ class Attending(torch.nn.Module):
 @pytest.mark.parallel([2])
 def test_rows_may_be_kept_in_16_bits(shared_path):
     graph = hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"))
-    runs = [hpcgnn.fit(Attending(), graph, out=shared_path / precision, epochs=10, lr=0.02, precision=precision)
+    runs = [hpcgnn.fit(Attending(), graph, out=shared_path / precision, epochs=4, lr=0.02, precision=precision)
             for precision in ("fp32", "bf16")]
     losses = [run.metrics[-1]["loss"] for run in runs]
     assert abs(losses[0] - losses[1]) < 0.05 * losses[0]
@@ -138,7 +138,7 @@ def test_losses_of_a_model_that_reads_edges_are_those_of_plain_training(shared_p
 def test_every_method_trains_it(shared_path, easy_typed_graph, make, method, settings):
     dataset = easy_typed_graph if make is Relational else easy_graph()
     graph = hpcgnn.open(write_once(COMM, dataset, shared_path / "shards"))
-    run = hpcgnn.fit(make(), graph, out=shared_path / "run", method=method, epochs=16, lr=0.04, **settings)
+    run = hpcgnn.fit(make(), graph, out=shared_path / "run", method=method, epochs=10, lr=0.04, **settings)
     assert run.metrics[-1]["loss"] < run.metrics[0]["loss"] / 2
     assert run.test_score > 0.5      # chance is 0.25
 
@@ -150,8 +150,8 @@ def test_ranks_have_the_losses_of_one_in_steps_which_have_some_of_the_edges(shar
     alone = write_once(MPI.COMM_SELF, easy_typed_graph, shared_path / "alone") if COMM.rank == 0 else None
 
     def trained(comm, folder, out):
-        return losses(hpcgnn.fit(Relational(0.4), hpcgnn.open(folder, comm), out=out, epochs=4, eval_every=4, lr=0.003,
-                                 timeout=120.0, steps="8").metrics)
+        return losses(hpcgnn.fit(Relational(0.4), hpcgnn.open(folder, comm), out=out, epochs=2, eval_every=2, lr=0.003,
+                                 timeout=120.0, steps="4").metrics)
 
     found = trained(COMM, shards, shared_path / "run")
     expected = on_rank_zero(COMM, lambda: trained(MPI.COMM_SELF, alone, shared_path / "serial"))

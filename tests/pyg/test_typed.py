@@ -176,7 +176,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", list(LAYERS))
 def test_answers_and_gradients_equal_those_of_one_process(opened, name):
     torch.manual_seed(4)
-    num_layers = 1 if name == "GATv2Conv" else 2      # "cat" makes other widths
+    num_layers = 2 if name in ("HGTConv", "mixed", "SAGEConv") else 1
     def call(plain, x_dict, edges):      # PyTorch Geometric's HGTConv is right in the order of its own kinds only
         return plain(x_dict, dict(reversed(edges.items())) if "order" in name else edges)
 
@@ -335,11 +335,11 @@ def test_losses_of_fit_are_those_of_plain_training(shared_path):
     data = hetero()
     dataset = finish_dataset(given_graph(data, Choices(labels="paper")), SourceOptions())
     run = trained(hgt(), COMM, write_once(COMM, dataset, shared_path / "shards"), shared_path / "run",
-                  method="vanilla", precision="fp32", epochs=8, lr=0.02)
+                  method="vanilla", precision="fp32", epochs=3, lr=0.02)
     x_dict, edges, _ = arguments(data)
     model = hgt().double()
     optimizer, expected, mask = torch.optim.Adam(model.parameters(), 0.02), [], data["paper"].train_mask
-    for _ in range(8):
+    for _ in range(3):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(x_dict, edges)[mask], data["paper"].y[mask])
         loss.backward()
@@ -385,7 +385,7 @@ def test_types_in_another_order_are_refused_where_they_have_places_in_one_table(
 def test_every_method_trains_it(shared_path, method, settings):
     dataset = finish_dataset(given_graph(hetero(), Choices(labels="paper")), SourceOptions())
     run = trained(hgt(is_lazy=True), COMM, write_once(COMM, dataset, shared_path / "shards"), shared_path / "run",
-                  method=method, epochs=16, lr=0.05, **settings)
+                  method=method, epochs=8, lr=0.05, **settings)
     assert run.metrics[-1]["loss"] < run.metrics[0]["loss"] / 2
 
 

@@ -148,29 +148,18 @@ def test_steps_of_weights_that_stand_have_the_loss_of_the_whole_graph(shared_pat
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parallel([2, 4])
-@pytest.mark.parametrize("model, history, steps", long_but((0, 2, 4, 5), [
-    ("sage", "stored", "8"), ("gat", "stored", "8"), ("gcnii", "bf16", "8"), ("sage", "8", "8"), ("gat", "4", "8"),
-    ("sage", "stored", "rows:8")]))
-def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypatch, model, history, steps):
-    """8 steps an epoch with dropout. float32 sums differ in their order, and fewer bits may round them apart.
-    """
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("model, steps, own", long_but((0, 1, 2, 3), [
+    ("sage-max", "4", {"edge_dropout": 0.4}), ("gcnii", "rows:4", {"edge_dropout": 0.4}),
+    ("gat", "4", {"history": "4"}), ("sage", "rows:4", {}), ("gat", "4", {"edge_dropout": 0.4}),
+    ("gcnii", "4", {"history": "bf16"}), ("sage", "4", {"history": "8"})]), ids=str)
+def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypatch, model, steps, own):
+    """float32 sums differ in their order, and fewer bits may round them apart."""
     share_clusters(monkeypatch)
     _, metrics, _, expected = train_as_one(COMM, easy_graph(seed=4), shared_path, model=model, layers=3, hidden=8,
-                                           dropout=0.5, epochs=4, steps=steps, lr=0.008, history=history)
-    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5 if history == "stored" else 1e-3)
-    assert losses(metrics)[-1] < 0.95 * losses(metrics)[0]
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("model, steps", long_but((1, 3, 4), [
-    ("gcn", "8"), ("gcnii", "rows:8"), ("sage", "rows:8"), ("sage-max", "8"), ("gat", "8")]))
-def test_ranks_leave_out_the_edges_of_one_in_steps(shared_path, monkeypatch, model, steps):
-    share_clusters(monkeypatch)
-    _, metrics, _, expected = train_as_one(COMM, easy_graph(seed=4), shared_path, model=model, layers=3, hidden=8,
-                                           dropout=0.5, epochs=3, steps=steps, lr=0.008, edge_dropout=0.4)
-    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5)
+                                           dropout=0.5, epochs=2, steps=steps, lr=0.02, **own)
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-3 if "history" in own else 1e-5)
+    assert losses(metrics)[1] < losses(metrics)[0]
 
 
 @pytest.mark.parallel([1, 2])
@@ -232,7 +221,7 @@ def test_bytes_do_not_grow_with_the_number_of_steps(shared_path, monkeypatch, bi
     share_clusters(monkeypatch)
     shards = write_once(COMM, easy_graph(seed=5), shared_path / "shards")
     sent = []
-    for steps in ("1", "2", "6", "12"):
+    for steps in ("1", "2", "6"):
         session, learner = opened(shards, layers=3, hidden=4, method="uniform", bits=bits, steps=steps)
         trace = train_epoch(session, learner, 0, 0, num_steps=int(steps))
         sent.append((trace.sent_bytes_payload, trace.sent_bytes_parameters))
@@ -243,9 +232,9 @@ def test_bytes_do_not_grow_with_the_number_of_steps(shared_path, monkeypatch, bi
 def test_training_in_steps_learns_and_scores_on_the_whole_graph(shared_path, monkeypatch):
     share_clusters(monkeypatch)
     shards = write_once(COMM, easy_graph(seed=6), shared_path / "shards")
-    found = {steps: train(COMM, shards, shared_path / f"run-{steps}", steps=steps, epochs=10, lr=0.01)
-             for steps in ("1", "6")}
-    summary, _, run = found["6"]
+    found = {steps: train(COMM, shards, shared_path / f"run-{steps}", steps=steps, epochs=5, lr=0.05)
+             for steps in ("1", "4")}
+    summary, _, run = found["4"]
     assert summary["val_score"] > found["1"][0]["val_score"] and summary["val_score"] > 0.8
     session = run.session
     again = evaluate(COMM, run.learner.with_best_weights(), session.graph, session.objective, session.score)
@@ -256,11 +245,11 @@ def test_training_in_steps_learns_and_scores_on_the_whole_graph(shared_path, mon
 def test_gradients_may_be_summed_in_few_bits(shared_path, monkeypatch):
     share_clusters(monkeypatch)
     shards = write_once(COMM, easy_graph(seed=7), shared_path / "shards")
-    found = {bits: train(COMM, shards, shared_path / f"run-{bits}", steps="6", epochs=6, hidden=64, sum_bits=bits)[1]
+    found = {bits: train(COMM, shards, shared_path / f"run-{bits}", steps="3", epochs=3, hidden=64, sum_bits=bits)[1]
              for bits in (32, 8)}
     exact, few = (losses(metrics) for metrics in found.values())
     np.testing.assert_allclose(few, exact, rtol=0.1)
-    assert not np.array_equal(few, exact) and few[-1] < 0.5 * few[0]
+    assert not np.array_equal(few, exact) and few[-1] < 0.6 * few[0]
     sums = [metrics[-1]["sent_bytes_sums"] for metrics in found.values()]
     assert sums[1] < 0.6 * sums[0]
 

@@ -28,7 +28,7 @@ from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.optimizer import FlatAdam
 
 COMM = MPI.COMM_WORLD
-SETTINGS = {"model": "sage", "layers": 2, "dropout": 0.5, "method": "uniform", "bits": 4, "epochs": 5, "lr": 0.003,
+SETTINGS = {"model": "sage", "layers": 2, "dropout": 0.5, "method": "uniform", "bits": 4, "epochs": 3, "lr": 0.003,
             "eval_every": 1}
 
 
@@ -56,19 +56,19 @@ def stop(monkeypatch, shards, out, epoch, number, said, **settings):
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("epoch, number", [(0, 0), (2, 3)])
+@pytest.mark.parametrize("epoch, number", [(0, 0), (1, 2)])
 @pytest.mark.parametrize("steps, history, edge_dropout", [
-    ("6", "stored", 0.3), ("auto", "stored", 0.0), ("6", "4", 0.0), ("rows:6", "stored", 0.0)])
+    ("4", "stored", 0.3), ("auto", "stored", 0.0), ("4", "4", 0.0), ("rows:4", "stored", 0.0)])
 def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, shards,
                                                                                         monkeypatch, epoch,
                                                                                         number, steps, history,
                                                                                         edge_dropout):
     share_clusters(monkeypatch)
-    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 40)      # auto begins with 6 steps
+    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)      # auto begins with 4 steps
     settings = {**SETTINGS, "steps": steps, "history": history, "edge_dropout": edge_dropout}
     expected_summary, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
     resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number,
-                   f"after step {number + 1} of 6 in epoch {epoch + 1} of seed 0", **settings)
+                   f"after step {number + 1} of 4 in epoch {epoch + 1} of seed 0", **settings)
     assert resumed.progress.epoch == epoch
     summary, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
     assert without_seconds(metrics) == without_seconds(expected)
@@ -86,11 +86,11 @@ def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_
 def test_a_method_that_keeps_rows_goes_on_bit_for_bit(shared_path, shards, monkeypatch, own):
     share_clusters(monkeypatch)
     deterministic = {"deterministic": True} if own["method"] in ("sylvie", "adaqp", "joint") else {}
-    settings = {**SETTINGS, **own, **deterministic, "steps": "6"}
+    settings = {**SETTINGS, **own, **deterministic, "steps": "3", "epochs": 4}
     for name in {"bits"} - own.keys():
         del settings[name]
     _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
-    resumed = stop(monkeypatch, shards, shared_path / "run", 3, 2, "after step 3 of 6 in epoch 4", **settings)
+    resumed = stop(monkeypatch, shards, shared_path / "run", 2, 1, "after step 2 of 3 in epoch 3", **settings)
     _, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
     assert without_seconds(metrics) == without_seconds(expected)
     on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
@@ -98,17 +98,17 @@ def test_a_method_that_keeps_rows_goes_on_bit_for_bit(shared_path, shards, monke
 
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("epoch, number, num_steps", [(2, 0, 4), (1, 2, 6), (3, 1, 4)])
+@pytest.mark.parametrize("epoch, number, num_steps", [(2, 0, 3), (1, 2, 4), (3, 1, 3)])
 def test_a_run_that_turns_to_clusters_goes_on_bit_for_bit(shared_path, shards, monkeypatch, epoch, number, num_steps):
     """Two epochs of rows that are dealt out one by one, then clusters, before which the moments begin anew."""
     share_clusters(monkeypatch)
-    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)
-    monkeypatch.setattr("hpcgnn.steps.clusters.num_steps_of", lambda num_train: 6)
+    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 80)
+    monkeypatch.setattr("hpcgnn.steps.clusters.num_steps_of", lambda num_train: 4)
     monkeypatch.setattr("hpcgnn.methods.step_count.LEAST_EARLY_FALL", 0.95)
-    settings = {**SETTINGS, "steps": "auto", "epochs": 10}
+    settings = {**SETTINGS, "steps": "auto", "epochs": 6}
     forgotten = count_calls(monkeypatch, FlatAdam, "forget")
     _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
-    assert [(record["num_steps"], record["by_row"]) for record in expected] == [(6, True)] * 2 + [(4, False)] * 7 + [
+    assert [(record["num_steps"], record["by_row"]) for record in expected] == [(4, True)] * 2 + [(3, False)] * 3 + [
         (1, False)]
     assert len(forgotten) == 1
     resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number,
@@ -133,25 +133,25 @@ def count_calls(monkeypatch, owner, name: str) -> list:
 @pytest.mark.parallel([2])
 def test_after_the_last_step_the_epoch_is_whole(shared_path, shards, monkeypatch):
     share_clusters(monkeypatch)
-    resumed = stop(monkeypatch, shards, shared_path / "run", 1, 5, "after epoch 2 of seed 0", **SETTINGS, steps="6")
+    resumed = stop(monkeypatch, shards, shared_path / "run", 1, 2, "after epoch 2 of seed 0", **SETTINGS, steps="3")
     assert resumed.progress.epoch == 2
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("ranks, other", [(1, "6"), (2, "4"), (2, "rows:6")], ids=["ranks", "steps", "rows"])
+@pytest.mark.parametrize("ranks, other", [(1, "4"), (2, "3"), (2, "rows:4")], ids=["ranks", "steps", "rows"])
 def test_an_epoch_that_can_not_go_on_begins_anew_and_says_so(shared_path, monkeypatch, caplog, ranks, other):
     """With other ranks there is no history; with another number of steps the groups are others."""
     share_clusters(monkeypatch)
     dataset = easy_graph()
     shards = write_once(COMM, dataset, shared_path / "shards")
-    resumed = stop(monkeypatch, shards, shared_path / "run", 2, 3, "after step 4", **SETTINGS, steps="6")
+    resumed = stop(monkeypatch, shards, shared_path / "run", 1, 1, "after step 2", **SETTINGS, steps="4")
     comm, steps = COMM if ranks == 2 else MPI.COMM_SELF, other
     if ranks == 1:
         if COMM.rank:
             return
         shards = write(dataset, random_owner(dataset, 1), 1, shared_path / "alone")
     _, metrics, _ = train(comm, shards, shared_path / "run", resumed=resumed, **SETTINGS | {"steps": steps})
-    assert [record["epoch"] for record in metrics] == [1, 2, 3, 4, 5]
+    assert [record["epoch"] for record in metrics] == [1, 2, 3]
     assert np.isfinite(losses(metrics)).all() and losses(metrics)[-1] < losses(metrics)[0]
     said = "it begins anew" if ranks == 2 else "not bit for bit"
     assert said in caplog.text or comm.rank > 0
