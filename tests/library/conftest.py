@@ -5,15 +5,14 @@ from __future__ import annotations
 import signal
 
 import pytest
-from mpi4py import MPI
-from training_setup import easy_graph, shared_path, write_once  # noqa: F401
+from training_setup import shards, shared_path  # noqa: F401
 
 import hpcgnn
 
 
 @pytest.fixture
-def graph(shared_path):  # noqa: F811
-    return hpcgnn.open(write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards"))
+def graph(shards):  # noqa: F811
+    return hpcgnn.open(shards)
 
 
 class Stop(hpcgnn.Callback):

@@ -20,7 +20,7 @@ from hpcgnn.errors import CollectiveError, ConfigError, Interrupted, TrainingErr
 from hpcgnn.training.scores import own_score
 
 COMM = MPI.COMM_WORLD
-RUN = {"epochs": 12, "eval_every": 2, "checkpoint_every": 12}
+RUN = {"epochs": 6, "eval_every": 2, "checkpoint_every": 6}
 
 
 class Two(torch.nn.Module):
@@ -58,9 +58,9 @@ def fit(graph, shared_path):
 
 @pytest.mark.parallel([1, 2])
 def test_a_named_model_trains_bit_for_bit_as_from_the_shell(fit, graph, shared_path):
-    _, expected, _ = train(COMM, graph.shards, shared_path / "shell", method="uniform", bits=2)
-    settings = {name: value for name, value in SMALL.items() if name != "model"}
-    run = fit("gcn", out="fit", method="uniform", bits=2, **settings)
+    settings = {**SMALL, "epochs": 4, "method": "uniform", "bits": 2}
+    _, expected, _ = train(COMM, graph.shards, shared_path / "shell", **settings)
+    run = fit(settings.pop("model"), out="fit", **settings)
     assert without_seconds(run.metrics) == without_seconds(expected)
     assert run.evaluate().test_score == run.test_score
 
@@ -128,9 +128,9 @@ def test_torchs_adam_takes_the_steps_of_the_built_in_one(fit):
 def schedules() -> dict:
     """By name, functions that make a schedule; of the plateau's, one that is reached within a few evaluations."""
     of_torch = torch.optim.lr_scheduler
-    return {"cosine": lambda it: of_torch.CosineAnnealingLR(it, 12),
-            "warm-up": lambda it: of_torch.SequentialLR(it, [of_torch.LinearLR(it, 0.1, total_iters=4),
-                                                            of_torch.ExponentialLR(it, 0.9)], [4]),
+    return {"cosine": lambda it: of_torch.CosineAnnealingLR(it, 6),
+            "warm-up": lambda it: of_torch.SequentialLR(it, [of_torch.LinearLR(it, 0.1, total_iters=2),
+                                                            of_torch.ExponentialLR(it, 0.9)], [2]),
             "lambda": lambda it: of_torch.LambdaLR(it, lambda epoch: 0.8 ** epoch),
             "plateau": lambda it: of_torch.ReduceLROnPlateau(it, factor=0.5, patience=0, threshold=0.2)}
 
@@ -141,10 +141,10 @@ def schedules() -> dict:
     ("cosine", None), ("plateau", None), ("warm-up", lambda it: torch.optim.SGD(it, lr=0.3, momentum=0.9)),
     ("lambda", lambda it: torch.optim.AdamW(it, lr=0.05))])
 def test_a_stopped_run_with_schedule_and_optimizer_goes_on_bit_for_bit(fit, graph, name, optimizer):
-    brought = {"schedule": schedules()[name], "optimizer": optimizer, "epochs": 14}
+    brought = {"schedule": schedules()[name], "optimizer": optimizer, "eval_every": 1}
     whole = fit(out="whole", **brought)
     with pytest.raises(Interrupted):
-        fit(out="stopped", callbacks=[Stop(6)], **brought)
+        fit(out="stopped", callbacks=[Stop(3)], **brought)
     model = two(graph, seed=5)      # what it holds has no say: the checkpoint does
     resumed = fit(model, out="stopped", resume=True, **brought)
     assert without_seconds(resumed.metrics) == without_seconds(whole.metrics)
@@ -165,7 +165,7 @@ def test_what_an_optimizer_keeps_in_its_groups_goes_on_too(fit):
     brought = {"optimizer": lambda it: Counting(it, lr=0.5)}
     whole = fit(out="whole", **brought)
     with pytest.raises(Interrupted):
-        fit(out="stopped", callbacks=[Stop(6)], **brought)
+        fit(out="stopped", callbacks=[Stop(2)], **brought)
     resumed = fit(out="stopped", resume=True, **brought)
     assert without_seconds(resumed.metrics) == without_seconds(whole.metrics)
 
@@ -304,7 +304,7 @@ class Notes(hpcgnn.Callback):
 @pytest.mark.parallel([1, 2])
 def test_callbacks_see_the_moments_of_a_run_and_any_rank_may_end_it(fit):
     notes = Notes(last=6, rank=COMM.size - 1)
-    run = fit(callbacks=[notes], checkpoint_every=5)
+    run = fit(callbacks=[notes], checkpoint_every=5, epochs=8)
     assert notes.moments == [
         ("start", 0), ("epoch", 1), ("epoch", 2), ("evaluation", True), ("epoch", 3), ("epoch", 4),
         ("evaluation", True), ("epoch", 5), ("checkpoint", 5), ("epoch", 6), ("evaluation", True), ("checkpoint", 6),
@@ -599,8 +599,8 @@ def test_ranks_without_a_shared_disk_resume(graph, shared_path, monkeypatch):
     own.mkdir()
     monkeypatch.chdir(own)
     settings = {"hidden": 8, "layers": 2, "eval_every": 2}
-    hpcgnn.fit("gcn", graph, out="run", epochs=4, **settings)
-    resumed = hpcgnn.fit("gcn", graph, out="run", epochs=8, resume=True, **settings)
-    whole = hpcgnn.fit("gcn", graph, out="whole", epochs=8, **settings)
+    hpcgnn.fit("gcn", graph, out="run", epochs=2, **settings)
+    resumed = hpcgnn.fit("gcn", graph, out="run", epochs=4, resume=True, **settings)
+    whole = hpcgnn.fit("gcn", graph, out="whole", epochs=4, **settings)
     assert COMM.rank or without_seconds(resumed.metrics) == without_seconds(whole.metrics)
     assert (own / "run/checkpoint.h5").exists() == (COMM.rank == 0)

@@ -19,8 +19,8 @@ from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.training.checkpoint import read_checkpoint
 
 COMM = MPI.COMM_WORLD
-EPOCHS = 8
-RUN = {"epochs": EPOCHS, "eval_every": 4}
+EPOCHS = 6
+RUN = {"epochs": EPOCHS, "eval_every": 3}
 
 
 @pytest.fixture
@@ -92,10 +92,10 @@ def test_weights_of_a_loss_are_trained_as_in_a_plain_loop_and_saved(graph, data,
 def test_a_stopped_run_with_a_loss_of_weights_and_a_frozen_layer_goes_on_bit_for_bit(graph, shared_path):
     def freeze(model):
         def at(run, record):
-            if record["epoch"] == 3:
+            if record["epoch"] == 2:
                 for one in model.convs[0].parameters():
                     one.requires_grad_(False)
-            if record["epoch"] == 6:
+            if record["epoch"] == 4:
                 model.convs[0].lin.weight.requires_grad_(True)
         return at
 
@@ -106,7 +106,7 @@ def test_a_stopped_run_with_a_loss_of_weights_and_a_frozen_layer_goes_on_bit_for
                           **more), model, loss
 
     whole, *expected = fit("whole")
-    for number, stop in enumerate((4, 7)):
+    for number, stop in enumerate((3, 5)):
         with pytest.raises(Interrupted):
             fit(f"stopped{number}", stop)
         resumed, *found = fit(f"stopped{number}", resume=True)
@@ -150,7 +150,7 @@ def test_unused_tied_and_frozen_weights_are_those_of_a_plain_loop(graph, data, s
     def change(one, epoch):
         one.uses_last = epoch != 2
         one.scale = 1.0 + 0.1 * epoch
-        one.first.requires_grad_(epoch not in (4, 5))
+        one.first.requires_grad_(epoch not in (3, 4))
 
     class Change(hpcgnn.Callback):
         def on_start(self, run):

@@ -7,15 +7,10 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
-import textwrap
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
-from fork_server import served
-from parallel_run import clean_environment
 from reference_partition import random_dataset
 
 from hpcgnn.errors import ShardError
@@ -25,7 +20,6 @@ from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import Making, write_shards
 
-TESTS = Path(__file__).parents[1]
 # System calls that change the folder, and by which an interruption is dated.
 CALLS = ("mkdir", "rename", "replace", "unlink", "rmdir")
 
@@ -41,35 +35,37 @@ def interrupted_write(folder, num_parts, call, how):
     """Write in another process that is interrupted before, or where `call` is negative after, so many changes of the
     folder; whether it was.
     """
-    script = """
-        import os, signal, sys
-        sys.path[:0] = [sys.argv[1], sys.argv[1] + "/shards"]
-        import test_folder
-        call, how, seen = int(sys.argv[4]), sys.argv[5], 0
-        def counted(change):
-            def changed(*arguments, **options):
-                global seen
-                seen += 1
-                if seen == call:
-                    os.kill(os.getpid(), getattr(signal, how))
-                result = change(*arguments, **options)
-                if seen == -call:
-                    os.kill(os.getpid(), getattr(signal, how))
-                return result
-            return changed
-        for name in test_folder.CALLS:
-            setattr(os, name, counted(getattr(os, name)))
-        test_folder.write(test_folder.Path(sys.argv[2]), int(sys.argv[3]), "new")
-        """
-    done = subprocess.run(served(["-c", textwrap.dedent(script), TESTS, folder, num_parts, call, how]), timeout=60,
-                          capture_output=True, env=clean_environment())
-    assert done.returncode in (0, -signal.SIGKILL, -signal.SIGINT, 1), done.stderr
-    return done.returncode != 0
+    calls = count(1)
+
+    def counted(change):
+        def changed(*arguments, **options):
+            number = next(calls)
+            if number == call:
+                signal.raise_signal(how)
+            result = change(*arguments, **options)
+            if number == -call:
+                signal.raise_signal(how)
+            return result
+        return changed
+
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for name in CALLS:
+                setattr(os, name, counted(getattr(os, name)))
+            write(folder, num_parts, "new")
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1 if how == signal.SIGINT else -how)
+    return status != 0
 
 
 @pytest.mark.parametrize("how, num_parts, every", [
-    ("SIGKILL", 1, 3), pytest.param("SIGKILL", 1, 1, marks=pytest.mark.long),
-    pytest.param("SIGINT", 2, 1, marks=pytest.mark.long)])
+    (signal.SIGKILL, 1, 3), pytest.param(signal.SIGKILL, 1, 1, marks=pytest.mark.long),
+    pytest.param(signal.SIGINT, 2, 1, marks=pytest.mark.long)])
 def test_a_run_that_is_interrupted_at_any_change_leaves_old_or_new_shards_whole(tmp_path, how, num_parts, every):
     """At each change in turn, or at every third one."""
     write(tmp_path / "start", 2)

@@ -369,11 +369,11 @@ def replaced(name, value):
     return change
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("form, is_multi_label", [("texts", False), ("package", True)])
 @pytest.mark.parametrize("file", ["graph.h5", "part-0001.h5"])
 def test_any_dataset_or_attribute_of_another_kind_is_refused(originals, tmp_path, form, is_multi_label, file, every):
-    """Each one in turn is taken away, or gives place to something else: to all things, or to every seventh one."""
+    """Each one in turn is taken away, or gives place to something else: to all things, or to every thirteenth one."""
     folder = shutil.copytree(originals[form, is_multi_label], tmp_path / "g")
     whole = (folder / file).read_bytes()
     datasets, attributes = names_of(folder / file)
