@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -91,8 +92,9 @@ def describe(dataset: GraphDataset, origins: Origins, drawn_with: int | None) ->
     lines += [("skipped", text) for text in origins.skipped]
     lines += [("unused", ", ".join(_shortened(origins.unused)))] if origins.unused else []
     lines += [("note", text) for text in report.remarks]
-    lines += [(DUBIOUS, text) for text in (*origins.dubious, *_doubts_about_weights(dataset.edge_weight),
-                                           *_doubts_about_types(dataset))]
+    lines += [(DUBIOUS, text) for text in (
+        *origins.dubious, *filter(None, [origins.direction] * (not report.is_symmetric)),
+        *_doubts_about_weights(dataset.edge_weight), *_doubts_about_types(dataset))]
     return WhatWasRead(tuple((topic, text[:MAX_TEXT]) for topic, text in lines[:MAX_LINES]))
 
 
@@ -143,6 +145,31 @@ def _doubts_about_weights(weight: np.ndarray | None) -> tuple[str, ...]:
     ratio = weight.max() / np.median(weight[::1 + len(weight) // MOST_LOOKED_AT])
     return (f"the largest weight is {ratio:,.0f} times the median, and in a sum by weights such edges outweigh all "
             "others of a node; take logarithms, or weight=none (edge_weight=False)",) if ratio > UNEVEN else ()
+
+
+# Names of what may hold a split, or weights of edges; as in p.train_nodes of a type, or "count of edges" of a table.
+MAY_SPLIT = re.compile(r"(.+[._])?(mask|folds?|subset|partition|phase|(data_?)?splits?(_?(masks?|idx))?|"
+                       r"train(ing)?(_?(mask|idx|ind(ex|ices)|ids?|nodes|set))?s?)( of nodes)?", re.IGNORECASE)
+MAY_WEIGH = re.compile(r"(.+[._])?(edge_?)?(weight|w|value|strength|count)s?( \(.*\))?( of edges)?", re.IGNORECASE)
+
+
+def _doubts_about_unused(origins: Origins, is_split_drawn: bool, are_features_made: bool, is_unweighted: bool
+                         ) -> tuple[str, ...]:
+    """Warnings where something was made or left out, and an unused column or attribute may hold it."""
+    found = ()
+    if splits := [name for name in (*origins.unused, *origins.feature_names) if MAY_SPLIT.fullmatch(name)]:
+        found += (f"the split was drawn at random, and {', '.join(_shortened(splits))} may hold one; call them "
+                  "train_mask, val_mask and test_mask, or choose by split= (splits=), which split=none (splits=False) "
+                  "leaves to chance",) * (is_split_drawn and origins.splits != NO_WEIGHTS)
+    if weights := [name.removesuffix(" of edges") for name in origins.unused if MAY_WEIGH.fullmatch(name)]:
+        found += (f"edges have no weights, and {', '.join(_shortened(weights))} may hold them; weight={weights[0]} "
+                  "(edge_weight=) takes them, and weight=none (edge_weight=False) says that they are none",
+                  ) * (is_unweighted and not origins.weights)
+    if others := [name for name in origins.others if name in origins.unused]:
+        found += (f"features were made from the graph and not taken from {', '.join(_shortened(others))}; call what "
+                  "holds features x, or pass features=NAME in Python",
+                  ) * (are_features_made and origins.features != NO_WEIGHTS)
+    return found
 
 
 def _of_edges(dataset: GraphDataset, origins: Origins) -> list[tuple[str, str]]:
@@ -200,7 +227,7 @@ def _splits(dataset: GraphDataset, origins: Origins, drawn_with: int | None) -> 
 
 
 def _from(where: str, word: str = "of") -> str:
-    return f" {word} {where}" if where else ""
+    return f" {word} {where}" if where and where != NO_WEIGHTS else ""
 
 
 def _shortened(names: Iterable[str]) -> list[str]:
@@ -260,6 +287,9 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
     drawn_with = options.seed if masks is None else None
     if masks is None:
         masks = random_split(labels.values, options, unlabeled)
+    is_made = features is None and options.feature_kind == "auto"
+    origins = replace(origins, dubious=origins.dubious + _doubts_about_unused(
+        origins, drawn_with is not None and bool(masks[0].any()), is_made, graph.edge_weight is None))
     for what, rows in (("labels", len(labels.values)), ("split masks", len(masks[0])),
                        ("feature rows", num_nodes if features is None else features.shape[0])):
         if rows != num_nodes:

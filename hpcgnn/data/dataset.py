@@ -47,6 +47,7 @@ class Origins:
     unused : tuple of str              columns, attributes and arrays that were not used
     others : tuple of str              other columns or attributes of nodes; the intended labels may be among them
     way : str                          how a user names other labels than those that were found
+    direction : str                    a warning that no name tells the direction of edges, or empty
     place : str                        a column of coordinates next to labels called y, if the labels were not named
     dubious : tuple of str             warnings about guesses that may be wrong, with the option that changes them
     """
@@ -64,6 +65,7 @@ class Origins:
     others: tuple[str, ...] = ()
     way: str = "label=COLUMN (labels=COLUMN in Python)"
     place: str = ""
+    direction: str = ""
     dubious: tuple[str, ...] = ()
 
 

@@ -25,7 +25,7 @@ from hpcgnn.data.given import GivenGraph, finish_dataset, masks_from_words
 from hpcgnn.data.ids import NodeRows
 from hpcgnn.data.node_files import NodeFile, first_column, read_node_file, rows_of
 from hpcgnn.data.options import NOTHING, SourceOptions, convert_setting, split_path
-from hpcgnn.data.tables import Choices, in_order
+from hpcgnn.data.tables import Choices, direction, in_order, order_of_two
 from hpcgnn.data.text_stream import MATRIX_MARKET, name_of
 from hpcgnn.data.text_table import (
     INTEGER,
@@ -43,7 +43,8 @@ from hpcgnn.errors import DatasetError
 
 SETTINGS = ("labels", "features", "splits", "ids", "header", "weight", "relation", "ignore")
 WEIGHT_NAMES = ("weight", "edge_weight", "w", "value")
-FIRST_TIME = 5e8     # in seconds since 1970; weights are smaller
+FIRST_TIME, YEARS = 5e8, (1900, 2100)     # in seconds since 1970; weights are smaller
+FEW_ROWS, SHARE, MOST_LOOKED_AT = 10, 4, 1_000_000
 KONECT = re.compile(r"% *(sym|asym|bip) +(unweighted|positive|posweighted|signed|multisigned|weighted|multiweighted|"
                     r"dynamic|multiposweighted)\b")
 # Of a pair such as `(0, 1)`, and of a node with its neighbors, as in `0: 1`.
@@ -93,6 +94,7 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
                       splits="" if splits is None else splits.path.name,
                       feature_names=() if features is None else features.columns,
                       skipped=tuple(text for found in (*files, edges) for text in found.skipped),
+                      direction=edges.direction,
                       dubious=(*(text for found in (*files, edges) for text in found.dubious), *(
                           f"{found.path.name} begins with 0, as pandas names a column without a name, and has a row "
                           "more than the edges have nodes; remove that line if it is a header" for found in files
@@ -122,6 +124,7 @@ class EdgeFile:
     is_symmetric : bool              each edge is listed once and holds both ways
     relation : (num_edges,) int64 or texts, or None
     highest : int                    largest number of a node, or -1
+    direction : str                  a warning that the header does not tell the direction of edges, or empty
     """
 
     source: Ends | Ids
@@ -134,6 +137,7 @@ class EdgeFile:
     skipped: tuple[str, ...] = ()
     dubious: tuple[str, ...] = ()
     highest: int = -1
+    direction: str = ""
 
 
 def read_links(path: Path, options: SourceOptions) -> tuple[Ids, ...]:
@@ -216,13 +220,8 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
                                "truncated, copy it again")
         remarks += (f"{path.name} is a file of {known.name}; its nodes are counted from 1, and a line leads from its "
                     "first node to its second",)
-    dubious = ()
-    if weight is not None and len(weight) and weight.min() >= FIRST_TIME and (weight % 1 == 0).all():
-        dubious = (f"the third column of {path.name} holds whole numbers from {weight.min():.0f} on, which may be "
-                   "times; weight=none leaves them out",)
-    if weight is not None and len(weight) > 2 and not header and (np.diff(weight) == 1).all():
-        dubious = (f"the third column of {path.name} counts the rows; weight=none leaves it out if it holds no "
-                   "weights",)
+    dubious = () if weight is None or not len(weight) else _doubts_about_third(
+        source, target, weight, header, path.name)
     if known is None and not options.symmetrize and any("undirected" in text.lower() for text in table.comments):
         dubious += (f"edges are undirected by a comment in {path.name}; --symmetrize (symmetrize=True) adds reverses",)
     if has_header and header and all(map(is_whole_number, header)):
@@ -237,7 +236,34 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
         dubious += (f"the first row of {path.name} is 0,1,2, as pandas writes for columns without names, and was read "
                     "as an edge; remove it if it is a header",)
     return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, None, remarks, skipped,
-                    dubious, highest)
+                    dubious, highest, direction(*header[:2]) if header and order_of_two(header[:2])[1] else "")
+
+
+def _doubts_about_third(source: Ends | Ids, target: Ends | Ids, weight: np.ndarray, header: tuple[str, ...] | None,
+                        name: str) -> tuple[str, ...]:
+    # Whether the third column may hold no weights.
+    source, target, weight = source[:MOST_LOOKED_AT], target[:MOST_LOOKED_AT], weight[:MOST_LOOKED_AT]
+    low, high, are_whole = weight.min(), weight.max(), bool((weight % 1 == 0).all())
+    if low >= FIRST_TIME:
+        return (f"the third column of {name} holds numbers from {low:.0f} on, which may be times; weight=none leaves "
+                "them out",)
+    if header or len(weight) < 3:
+        return ()
+    is_long, step = len(weight) >= FEW_ROWS, np.diff(weight)
+    if (step == 1).all():
+        return (f"the third column of {name} counts the rows; weight=none leaves it out if it holds no weights",)
+    if is_long and (((step >= 0).all() and len(np.unique(weight)) > len(weight) / 2) or (
+            are_whole and YEARS[0] <= low < high <= YEARS[1])):
+        return (f"the third column of {name} holds {low:g} to {high:g}, {'rising' if (step >= 0).all() else 'as years'}"
+                ", which may be times; weight=none leaves them out",)
+    if not is_long or not are_whole or isinstance(source, pa.Array):
+        return ()
+    source, target, values = np.asarray(source), np.unique(target), np.unique(weight)
+    if (np.diff(source) == 1).all():
+        return (f"the first column of {name} counts the rows; if it numbers edges, leave it out",)
+    return (f"the second column of {name} has {len(target):,} values, and the third holds nodes of the first; "
+            "relation=1 takes them for head, relation and tail",) * bool(
+        len(values) > FEW_ROWS and SHARE * len(target) <= len(values) and np.isin(values, source).mean() > 1 / 2)
 
 
 def _may_begin_with_names(file: NodeFile, edges: EdgeFile) -> bool:

@@ -87,7 +87,7 @@ def _place_of(word: str, name: str) -> int:
 
 def _mask(part: Any, num_nodes: int, name: str, place: int, rows: NodeRows | None, column: int | None) -> np.ndarray:
     what = f"{name}: the nodes of the {SPLITS[place]} split"
-    if np.ndim(part) == 2:
+    if len(np.shape(as_labels(part, what) if isinstance(part, list | tuple) else part)) == 2:
         return _one_of_several(as_mask(part, what), num_nodes, name, place, column)
     if is_mask(part, num_nodes, what):
         mask = as_mask(part, what)
@@ -309,6 +309,10 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         relation, names = read_relations(given.relation, given.relation_names, len(source), given.name)
         given = replace(given, relation=relation, relation_names=names)
     graph = _cleaned(given, source, target, num_nodes, options).with_remarks(given.remarks)
+    if rows is given.row_name is None and not given.node_types and len(graph.indices) and not graph.indptr[1] and (
+            graph.indices.min() == 1 or (graph.indices.min() > 1 and graph.indptr[2])):
+        dubious += ("no edge has node 0, and some have node 1: subtract 1 from the ends of edges if they count nodes "
+                    "from 1",)
     origins = replace(given.origins, dubious=dubious + alike(graph.relation_names, "relations"))
     held_out = links_of((given.val_links, given.test_links), num_nodes, rows, given.name, graph.relation_names)
     if given.time is not None:

@@ -276,6 +276,8 @@ def links_of(sets: tuple[Any, Any], num_nodes: int, rows: NodeRows | None, name:
         if relation_names and len(columns) != 3:
             raise DatasetError(f"{what} have {len(columns)} columns, and edges have relations; expected three: source, "
                                "relation, target")
+        if not relation_names and len(columns) > 2:
+            _refuse_false_links(columns[2], what)
         ends = [as_ids(column, what) for column in (columns[0], columns[2 if relation_names else 1])]
         if len(ends[0]) != len(ends[1]):
             raise DatasetError(f"{what} have columns of {', '.join(str(len(column)) for column in ends)} ids; expected "
@@ -291,6 +293,16 @@ def links_of(sets: tuple[Any, Any], num_nodes: int, rows: NodeRows | None, name:
         relation = [relations_of(columns[1], relation_names, what)] if relation_names else []
         parts.append(np.column_stack([found, np.full(len(found), split), *relation]))
     return np.concatenate(parts) if parts else None
+
+
+def _refuse_false_links(column: Any, what: str) -> None:
+    # A third column may be a weight.
+    numbers = np.ones(1)
+    with suppress(DatasetError):      # texts and times say nothing
+        numbers = as_numbers(column, what)
+    if not (numbers > 0).all():
+        raise DatasetError(f"{what} hold {numbers[~(numbers > 0)][0]} in their third column, which is no weight; leave "
+                           "out links that do not hold, and relations, which the edges do not have")
 
 
 def relations_of(column: Any, names: tuple[str, ...], what: str) -> np.ndarray:

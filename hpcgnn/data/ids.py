@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ FEW = 0.01            # share of ids that are no numbers, as the others are
 NUMBER = r"^[+-]?\d+(\.\d*)?([eE][+-]?\d+)?$"
 NUMERAL, PLAIN = r"^\+?(-?)0*(\d+)(\.0*)?$", r"\1\2"      # +7, 007 and 7.0 are 7
 NO_SIGN = r"[\x{200b}-\x{200f}\x{2060}\x{feff}]"         # characters that nobody sees
+SIGNS, LIST, MOST_LISTS = "[,;|]", r"^[^,;|]+([,;|][^,;|]+)+$", 100
 SHORTENED = r"^-?\d\.\d+[eE]\+\d+$"                    # as spreadsheets write long numbers
 SPARSE = 2            # ids have gaps if the largest number exceeds this multiple of their count
 
@@ -99,6 +101,12 @@ def look_at_ids(ids: Ids) -> tuple[str, ...]:
     lost = short.filter(pc.is_in(pc.utf8_lower(short), value_set=pa.array(SUSPECTS, pa.large_string())))
     if len(lost):
         found += (f"a node is called {lost[0].as_py()!r}; if that stands for an unknown id, leave out its edges",)
+    lists = ids.filter(pc.match_substring_regex(ids, LIST))
+    first = [text for text in lists[:MOST_LISTS].to_pylist() if pc.all(pc.is_in(
+        pa.array(re.split(SIGNS, text), pa.large_string()), value_set=ids)).as_py()]
+    if first:
+        found += (f"{len(lists):,} ids are written as {first[0][:40]!r}, which joins other ids; write one node in each "
+                  "cell if these are lists",)
     is_number = pc.match_substring_regex(ids, NUMBER)
     numbers = ids.filter(is_number)
     if len(short := numbers.filter(pc.match_substring_regex(numbers, SHORTENED))):

@@ -332,7 +332,7 @@ def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
                "scored; write NaN where a label is unknown",) if num_empty else ()
     remarks += (f"{num_partly:,} nodes have labels that are unknown, which the loss and scores leave out",
                 ) if num_partly else ()
-    if rows.shape[1] > 1 and _is_one_hot(rows):
+    if rows.shape[1] > 1 and not unlabeled.all() and _is_one_hot(rows[~unlabeled]):
         dubious += ("every node has one label of several: --task classes (task=\"classes\") reads one class per "
                     "node",)
     return Labels(rows, rows.shape[1] if num_classes is None else num_classes, column_names, remarks, dubious,
@@ -401,6 +401,10 @@ def _numbered_classes(values: np.ndarray, name: str, num_classes: int | None, ta
         raise DatasetError(f"{name} has no labels but 1 and unknown ones (-1 or NaN), which leaves one class; pass "
                            "ignore=none if -1 is a class, too, or write 0 for it")
     _refuse_names(codes, int(count.sum()), "number", name, origins)
+    num_negative = int(np.count_nonzero(values == UNKNOWN))
+    if codes.tolist() == [0, 1] and not takes_all and 0 < num_negative <= 2 * count.max():
+        dubious += (f"labels are -1, 0 and 1, and the {num_negative:,} nodes with -1 were taken as nodes without a "
+                    "label; ignore=none makes it a class",)
     dubious += _many(len(codes), int(count.sum()))
     if codes[0] == 0 and codes[-1] == len(codes) - 1:
         return Labels(ids, len(codes), dubious=dubious, unlabeled=unlabeled)

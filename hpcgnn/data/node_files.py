@@ -138,6 +138,9 @@ def _shows_ids(table: TextTable) -> bool:
     if table.header is None:
         return any(is_text)
     names = [name.lower() for name in table.header]
+    if names[0] not in ID_NAMES and (late := set(names[1:]) & set(ID_NAMES)):
+        raise DatasetError(f"{table.path} calls a column {late.pop()!r}, as ids are called, and begins with another; "
+                           "put the ids first, or append ,ids=false if they are values like the others")
     return names[0] in ID_NAMES or (len(names) == 2 and names[1] in VALUE_NAMES and not table.num_unnamed) or (
         any(is_text[:1]))
 

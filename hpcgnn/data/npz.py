@@ -9,6 +9,7 @@ destinations. docs/own-data.md has the layout. Archives are read without pickle.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,16 @@ from hpcgnn.data.node_files import NodeFile, names_ids, read_node_file, rows_of
 from hpcgnn.data.objects import graph_of_matrix
 from hpcgnn.data.options import NOTHING, SourceOptions, split_path
 from hpcgnn.data.pyg import graph_of_data, splits_in
-from hpcgnn.data.tables import ROWS, SPLIT_NAMES, Choices, split_of_list
+from hpcgnn.data.tables import (
+    PYG_FEATURES,
+    PYG_LABELS,
+    ROWS,
+    SPLIT_NAMES,
+    Choices,
+    first_of,
+    mask_columns,
+    split_of_list,
+)
 from hpcgnn.data.typed import graph_of_archive, is_typed_archive
 from hpcgnn.errors import DatasetError
 
@@ -81,11 +91,10 @@ def _read_rows(path: Path, dtype: type, options: SourceOptions, num_rows: int) -
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
-FEATURES = ("features", "feat_indptr", "feat_indices", "feat_data")
+FEATURES = (*reversed(PYG_FEATURES), "feat_indptr", "feat_indices", "feat_data")
 SETTINGS = ("label", "weight", "relation", "edge_features", "time", "split", "ignore")     # for an archive of arrays
 LINKS = ("val_links", "test_links")
-EDGES, PYG_FEATURES, PYG_LABELS = "edge_index", "x", "y"
-RELATION_NAMES = "relation_names"
+EDGES, RELATION_NAMES = "edge_index", "relation_names"
 
 
 def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
@@ -112,14 +121,9 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
 
 
 def _of_edge_index(archive: Archive, name: str, choices: Choices, options: SourceOptions) -> GivenGraph:
-    # Features and labels have PyG's names, or else those of an archive of rows.
     held = {key: archive.read(key) for key in archive.names if key not in LINKS}
     if options.feature_kind == "structural":
         choices = replace(choices, features=False)
-    elif PYG_FEATURES not in held and FEATURES[0] in held:
-        choices = replace(choices, features=FEATURES[0])
-    if choices.labels is None and PYG_LABELS not in held and "labels" in held:
-        choices = replace(choices, labels="labels")
     return replace(graph_of_data(held, choices, name), val_links=_links(archive, LINKS[0]),
                    test_links=_links(archive, LINKS[1]))
 
@@ -135,7 +139,8 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
     targets = _one_of(archive, TARGETS)
     if targets is not None and "labels" in archive and choices.labels is None:
         raise DatasetError(f"{path} holds labels and {targets}; choose one by label=labels or label={targets}")
-    key = {None: targets or "labels", False: None}.get(choices.labels, choices.labels)
+    usual = targets or first_of(reversed(PYG_LABELS), archive.names)
+    key = {None: usual, False: None}.get(choices.labels, choices.labels)
     if choices.labels not in (None, False) and key not in archive:
         raise DatasetError(f"{path} has no array {key!r} to take labels from; it holds {', '.join(archive.names)}")
     labels = archive.read(key) if key is not None and key in archive else None
@@ -147,7 +152,7 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
     ids = archive.read("node_ids") if "node_ids" in archive else None
     if ids is not None and ids.shape != (num_nodes,):
         raise DatasetError(f"{path}: node_ids has shape {ids.shape}; expected ({num_nodes},)")
-    num_classes = archive.integer("num_classes") if "num_classes" in archive and key == "labels" else None
+    num_classes = archive.integer("num_classes") if "num_classes" in archive and key in PYG_LABELS else None
     left_out, ignored = choices.ignored(archive.names)
     splits, of_splits = _splits(archive, choices, num_nodes, name)
     used = {"indptr", "indices", *FEATURES, "num_classes", "num_features", "node_ids", key, weights, relation,
@@ -155,10 +160,10 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
     unused = tuple(held for held in archive.names if held not in used)
     split = "" if choices.split_column is None else f", split {choices.split_column}"
     origins = Origins(ids="array node_ids" if ids is not None else "",
-                      weights=NO_WEIGHTS if choices.edge_weight is False else f"array {weights}",
+                      weights=NO_WEIGHTS if choices.edge_weight is False else f"array {weights}" if weights else "",
                       relations=f"array {relation}", edge_attr=f"array {edge_attr}", labels=f"array {key}",
                       features=next((f"array {held}" for held in FEATURES if held in archive), ""),
-                      splits=", ".join(of_splits) or f"masks{split}", unused=unused,
+                      splits=choices.said("splits", ", ".join(of_splits) or f"masks{split}"), unused=unused,
                       others=tuple(held for held in unused if held not in left_out))
     return GivenGraph(name, source, target, None if weights is None else archive.read(weights), num_nodes=num_nodes,
                       features=_features(archive, num_nodes, options), labels=labels,
@@ -183,7 +188,8 @@ def _splits(archive: Archive, choices: Choices, num_nodes: int, name: str) -> tu
         raise DatasetError(f"{archive.path} has no array {choices.splits!r} to take the splits from; it holds "
                            f"{', '.join(archive.names)}")
     names = {choices.splits} if isinstance(choices.splits, str) else {
-        key for key in archive.names if split_of_list(key) or key in SPLIT_NAMES}
+        *chain(*mask_columns(archive.names).values()), *(
+            key for key in archive.names if split_of_list(key) or key in SPLIT_NAMES)}
     return splits_in({key: archive.read(key) for key in archive.names if key in names}, choices, name)
 
 
@@ -222,10 +228,10 @@ def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
 def _features(archive: Archive, num_nodes: int, options: SourceOptions) -> Features | None:
     if options.feature_kind == "structural":
         return None
-    if "features" in archive:
-        features = archive.rows("features", options.scratch)
+    if key := first_of(reversed(PYG_FEATURES), archive.names):
+        features = archive.rows(key, options.scratch)
         if features.ndim != 2 or features.dtype.kind not in "fiub":
-            raise DatasetError(f"{archive.path}: features are {features.dtype} of shape {features.shape}; "
+            raise DatasetError(f"{archive.path}: {key} are {features.dtype} of shape {features.shape}; "
                                "expected a matrix of numbers")
         return features
     return archive.sparse("feat", (num_nodes, archive.integer("num_features"))) if "feat_indptr" in archive else None

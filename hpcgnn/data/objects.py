@@ -200,9 +200,10 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     read_of_edges = {key for found in (weight_key, relation_key, attr_key) for key in
                      found.removeprefix("attribute").removeprefix("s").lstrip().split(", ")}
     origins = Origins(
-        labels=f"attribute {label}" if label else "", features=f"attribute {feature}" if feature else (
-            f"attributes {', '.join(choices.features)}" if is_name(choices.features) else ""),
-        splits=f"attribute {split}" if split else "masks", others=tuple(map(str, others)),
+        labels=f"attribute {label}" if label else "",
+        features=choices.said("features", f"attribute {feature}" if feature else (
+            f"attributes {', '.join(choices.features)}" if is_name(choices.features) else "")),
+        splits=choices.said("splits", f"attribute {split}" if split else "masks"), others=tuple(map(str, others)),
         relations=relation_key, edge_attr=attr_key, weights=weight_key,
         unused=(*(f"{key} of edges" for key in of_edges if str(key) not in read_of_edges),
                 *(str(key) for key in held if key not in (label, feature, split, *masks, *listed))),

@@ -29,6 +29,8 @@ from hpcgnn.data.options import SourceOptions, choice_of, reading, split_path
 from hpcgnn.data.tables import (
     FEATURE_NAMES,
     LABEL_NAMES,
+    PYG_FEATURES,
+    PYG_LABELS,
     SPLIT_NAMES,
     WEIGHT_NAMES,
     Choices,
@@ -72,11 +74,11 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     num_nodes = held.get("num_nodes")
     relation_of = first_of(("edge_type",), held) if choices.relation is None else choices.relation
     relation, names = _found(held, relation_of, (), name), held.get("relation_names")
-    features = _found(held, choices.features, FEATURE_NAMES[:1], name)
+    features = _found(held, choices.features, PYG_FEATURES, name)
     splits, lists = splits_in(held, choices, name)
     return GivenGraph(name, source, target, weight, row_name=_found(held, choices.node_ids, (), name),
                       features=None if features is None else as_features(features),
-                      labels=_found(held, choices.labels, ("y",), name), splits=splits, relation=relation,
+                      labels=_found(held, choices.labels, PYG_LABELS, name), splits=splits, relation=relation,
                       relation_names=() if relation is None or names is None else read_relation_names(
                           names, f"{name}: relation_names"),
                       edge_attr=_found(held, attr_of, (), name), time=_found(held, choices.edge_time, (), name),
@@ -110,9 +112,9 @@ def splits_in(held: Held, choices: Choices, name: str) -> tuple[Any, tuple[str, 
 
 def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: tuple[str, ...],
              unread: tuple[str, ...]) -> Origins:
-    chosen = {what: choice if isinstance(choice, str) else usual if choice is None and usual in held else ""
-              for what, choice, usual in (("labels", choices.labels, "y"), ("features", choices.features, "x"),
-                                          ("ids", choices.node_ids, ""))}
+    chosen = {what: choice if isinstance(choice, str) else (first_of(usual, held) or "") if choice is None else ""
+              for what, choice, usual in (("labels", choices.labels, PYG_LABELS), ("ids", choices.node_ids, ()),
+                                          ("features", choices.features, PYG_FEATURES))}
     weights = NO_WEIGHTS if choices.edge_weight is False else (
         choices.edge_weight if isinstance(choices.edge_weight, str) else
         next((key for key in ("edge_weight", "edge_attr", "adj_t") if key in held and _may_be_weights(key, held)
@@ -126,9 +128,11 @@ def _origins(held: dict[str, Any], choices: Choices, left_out: set[str], lists: 
     used = {*chosen.values(), weights, relations, edge_attr, splits, "num_nodes", "edge_index", "adj_t", *masks}
     used |= {"relation_names"} if relations else set()
     used |= {choices.edge_time} if isinstance(choices.edge_time, str) else set()
-    others = tuple(str(key) for key, value in held.items() if key not in used | left_out and hasattr(value, "shape"))
-    return Origins(splits=splits, weights=weights, relations=relations, edge_attr=edge_attr, others=others,
-                   unused=(*(str(key) for key in held if key not in used), *unread), **chosen)
+    others = tuple(str(key) for key, value in held.items()
+                   if key not in used | left_out | {"batch", "ptr"} and hasattr(value, "shape"))
+    chosen["features"] = choices.said("features", chosen["features"])
+    return Origins(splits=choices.said("splits", splits), weights=weights, relations=relations, edge_attr=edge_attr,
+                   others=others, unused=(*(str(key) for key in held if key not in used), *unread), **chosen)
 
 
 def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -192,7 +196,9 @@ def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
     relation, edge_attr = (choice if choice is not None else first_of(usual, of_edges) for choice, usual in (
         (choices.relation, DGL_RELATIONS), (choices.edge_attr, DGL_ATTRIBUTES)))
     of_edges_used = [key for key in (weight, relation, edge_attr, "_ID") if isinstance(key, str)]
-    origins = Origins(unused=(*(key for key in of_nodes if key not in used),
+    origins = Origins(weights=NO_WEIGHTS if weight is False else f"edata {weight}" if isinstance(weight, str) else "",
+                      splits=choices.said("splits", ""), features=choices.said("features", ""),
+                      unused=(*(key for key in of_nodes if key not in used),
                               *(f"{key} of edges" for key in of_edges if key not in of_edges_used)),
                       **{what: f"edata {key}" if isinstance(key, str) else "an array" for what, key in (
                           ("relations", relation), ("edge_attr", edge_attr)) if key is not None and key is not False},

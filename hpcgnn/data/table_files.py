@@ -73,7 +73,8 @@ def read_csv_table(path: Path, *names: str) -> tuple[Table, tuple[str, ...], tup
     if table.header is None:
         what = "no header" if table.num_columns else "neither header nor rows"
         is_named = table.num_columns > 1 and not any(map(is_like_number, table.first))
-        example = f", or, if its first line names them, say which is which, as by source={table.first[0]}" * is_named
+        example = f", or, if its first line names them, say which is which, as by source={table.first[0]}" \
+            if is_named else ""
         raise DatasetError(f"{path} has {what}, and csv: finds columns by name; put their names in the first line"
                            f"{example}, or use edges:FILE,labels=FILE")
     columns = read_columns(table, [INTEGER] * table.num_columns + [TEXT] * len(table.keys))

@@ -68,6 +68,10 @@ class Choices:
         """Number of the chosen split if masks hold several; None if none was chosen."""
         return self.splits if isinstance(self.splits, int) and not isinstance(self.splits, bool) else None
 
+    def said(self, what: str, found: str) -> str:
+        """Where splits or features were found, for Origins."""
+        return NO_WEIGHTS if getattr(self, what) is False else found
+
     @property
     def finds_masks(self) -> bool:
         """Whether to look for masks under their usual names; a chosen number takes one split of several."""
@@ -93,16 +97,17 @@ def is_name(choice: Any) -> bool:
 def mask_columns(held: Iterable[str], of_rows: bool = False) -> dict[str, list[str]]:
     """Columns of masks among `held` by split, train, val or test; case is ignored.
 
-    They are called train_mask, valid_mask and so on; or is_train, is_val, is_test; or train, val, test, if a train and
-    a test are there. With `of_rows` each column has a value per node, so that train_idx and so on are masks, too.
+    They are called train_mask, valid_mask, mask_train and so on; or is_train, is_val, is_test; or train, val, test, if
+    a train and a test are there. With `of_rows` each column has a value per node, so that train_idx and so on are
+    masks, too.
     """
     by_mask, by_is, by_word = found = {}, {}, {}
     for column in held:
         name = str(column).lower()
-        word = name.removesuffix("_mask").removeprefix("is_")
+        word = re.sub("^(is|mask)_|_?masks?$", "", name)
         word = re.sub(OF_MARKS, "", word) if of_rows else word
         if word in WORDS:
-            form = by_mask if name.endswith("_mask") else by_word if name == word else by_is
+            form = by_mask if "mask" in name else by_word if name == word else by_is
             form.setdefault(("train", "val", "test")[WORDS[word]], []).append(column)
     forms = [form for form, needed in zip(found, ((), ("train",), ("train", "test")), strict=True)
              if set(needed) <= set(form)]
@@ -152,12 +157,15 @@ SOURCE_NAMES = ("source", "src", "from", "u", "source_id", "node1", "head", "src
 TARGET_NAMES = ("target", "dst", "to", "v", "target_id", "node2", "tail", "destination", "dest", "dst_id",
                 "target_node", "to_node", "to_id", "tonodeid", "end_id", "end_node", ":end_id", "_end", "receiver",
                 "cited", "object")
+SOURCE_WORDS, TARGET_WORDS = {*SOURCE_NAMES, "start", "origin", "out"}, {*TARGET_NAMES, "end", "in"}
 WEIGHT_NAMES = ("weight", "edge_weight", "w")
 RELATION_NAMES = ("relation", "edge_type", "predicate")
 ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 FEATURE_NAMES = ("x", "feat", "features", "attr")      # of objects that hold a matrix
-OF_MARKS = r"_(idx|index|indices|nodes|set)$"      # of names of columns such as train_idx, each with a value per node
-OF_LISTS = r"_(idx|index|indices|(node_)?ids?|nodes)$"      # of names of lists of rows
+PYG_FEATURES, PYG_LABELS = FEATURE_NAMES[:3], ("y", "label", "labels")      # of PyG's objects and archives
+# Of names of columns such as train_idx, each with a value per node, and of names of lists of rows.
+OF_MARKS = r"^(idx|index)_|_(idx|index|indices|nodes|set)$"
+OF_LISTS = r"^(idx|index|ids?)_|_(idx|index|indices|(node_)?ids?|nodes)$"
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
 EXACT = 1 << 24      # float32 rounds whole numbers from here on, such as times; they are rounded once standardized
@@ -214,9 +222,7 @@ def columns_of(data: Any, what: str) -> Table:
 def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     """Return the graph of a table of edges and, if choices.nodes is one, a table of nodes."""
     index = index_columns(edges)
-    named = {column: values for column, values in edges.items() if column not in index}
-    source, source_column = end_of(named if choices.source is None else edges, choices.source, SOURCE_NAMES, 0)
-    target, target_column = end_of(named if choices.target is None else edges, choices.target, TARGET_NAMES, 1)
+    ((source, source_column), (target, target_column)), is_guess = ends_of(edges, choices)
     weight, weight_column = pick(edges, choices.edge_weight, WEIGHT_NAMES, "edges")
     relation, relation_column = pick(edges, choices.relation, RELATION_NAMES, "edges")
     edge_attr, attr_columns = edge_columns(edges, choices.edge_attr, name)
@@ -226,14 +232,13 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     origins = Origins(weights=_weights(weight_column, choices.edge_weight), relations=_or_array(
         relation, relation_column), edge_attr=_or_array(edge_attr, *attr_columns))
     unused = [column for column in edges if column not in used_columns]
-    origins = replace(origins, dubious=_both_ways(edges, unused))
+    origins = replace(origins, dubious=_both_ways(edges, unused),
+                      direction=direction(source_column, target_column) if is_guess else "")
     skipped = tuple(f"column {column!r} of edges, {AN_INDEX}" for column in unused if column in index)
     unused = [column for column in unused if column not in index]
-    is_placed = choices.source is choices.target is None and first_of(SOURCE_NAMES, edges) is None
-    remarks = (f"edges lead from column {source_column!r} to column {target_column!r}, in their order",) * is_placed
     if choices.nodes is None:
         origins = replace(origins, skipped=skipped, unused=tuple(f"{column} of edges" for column in unused))
-        return replace(_without_nodes(source, target, weight, choices, name, origins), remarks=remarks, **of_edges)
+        return replace(_without_nodes(source, target, weight, choices, name, origins), **of_edges)
     nodes = columns_of(choices.nodes, "nodes")
     left_out, ignored = choices.ignored([*nodes, *edges])
     ids, id_column = pick(nodes, choices.node_ids, ID_NAMES, "nodes")
@@ -259,15 +264,16 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
         place = place_beside(label_columns[0], {
             column: values.iloc[0] if hasattr(values, "iloc") else values[0] for column, values in nodes.items()})
     origins = replace(
-        origins, ids=_named(id_column), features="the nodes' columns",
-        feature_names=tuple(feature_columns), labels=_named(*label_columns), splits=_named(*split_columns),
+        origins, ids=_named(id_column), features=choices.said("features", "the nodes' columns"),
+        feature_names=tuple(feature_columns), labels=_named(*label_columns),
+        splits=choices.said("splits", _named(*split_columns)),
         unused=(*(f"{column} of edges" for column in unused),
                 *(f"{column} of nodes" for column in nodes if column not in chosen.difference(left_out).union(index))),
         skipped=(*skipped, *(f"column {column!r} of nodes, {AN_INDEX}" for column in index)),
         others=tuple(others), place=place, dubious=origins.dubious + counted)
     return GivenGraph(name, source, target, weight, ids, features=features, labels=labels, splits=splits,
                       label_names=tuple(label_columns) if len(label_columns) > 1 else (), ignore=ignored, **of_edges,
-                      remarks=remarks, split_column=choices.split_column, origins=origins,
+                      split_column=choices.split_column, origins=origins,
                       labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
 
 
@@ -363,7 +369,7 @@ def in_order(names: Sequence[str]) -> list[int]:
     source, target = (next((place for place, name in enumerate(known) if name in usual), -1)
                       for usual in (SOURCE_NAMES, TARGET_NAMES))
     if source < 0 or target < 0:
-        return list(range(len(names)))
+        return order_of_two(names)[0] if len(names) == 2 else list(range(len(names)))
     relation = next((place for place, name in enumerate(known) if place not in (source, target) and (
         name in RELATION_NAMES or place == 1)), None)
     found = [source, target] if relation is None else [source, relation, target]
@@ -384,19 +390,45 @@ def edge_columns(edges: Table, choice: Any, name: str) -> tuple[Any, list[str]]:
                             for values, column in picked]), [column for _, column in picked]
 
 
-def end_of(edges: Table, choice: Any, usual: tuple[str, ...], place: int, what: str = "the edges",
-           remedy: str = "name it as {}=COLUMN") -> tuple[Any, str]:
-    """Return the column of sources (place 0) or targets (1) that a choice names or that has a usual name, and its name.
+def ends_of(edges: Table, choices: Choices, what: str = "the edges", remedy: str = "name it as {}=COLUMN"
+            ) -> tuple[list[tuple[Any, str]], bool]:
+    """The columns of sources and of targets, each with its name, and whether their order is a guess.
+
+    Ends are columns that a choice names or that have a usual name; in a table of two columns, the other column, and if
+    none is known, both, see `order_of_two`.
     """
-    values, column = pick(edges, choice, usual, "edges")
-    if values is None and len(edges) == 2:
-        values, column = pick(edges, place, usual, "edges")
-    if values is None:
-        end = ("source", "target")[place]
-        held = f"columns {', '.join(edges)}, and none goes" if edges else "no columns, and none goes"
+    index, chosen = index_columns(edges), (choices.source, choices.target)
+    named = {column: values for column, values in edges.items() if column not in index}
+    found = [pick(named if choice is None else edges, choice, usual, "edges")
+             for choice, usual in zip(chosen, (SOURCE_NAMES, TARGET_NAMES), strict=True)]
+    columns, is_guess = [column for _, column in found], False
+    if None in columns and len(named) == 2:
+        order, is_guess = order_of_two(list(named))
+        columns = [list(named)[place] for place in order] if columns == [None, None] else [
+            next(name for name in named if name not in columns) if column is None else column for column in columns]
+        found, is_guess = [(edges[column], column) for column in columns], is_guess and chosen == (None, None)
+    if None in columns:
+        end = ("source", "target")[columns.index(None)]
+        held = f"columns {', '.join(named)}, and none goes" if named else "no columns, and none goes"
         raise DatasetError(f"{what} have {held} by a usual name of a {end}; {remedy.format(end)}"
-                           f"{'' if len(edges) > 1 else '; an index becomes columns by reset_index()'}")
-    return values, column
+                           f"{'' if len(named) > 1 else '; an index becomes columns by reset_index()'}")
+    return found, is_guess
+
+
+def direction(source: str, target: str) -> str:
+    """A warning that names do not tell the direction of edges."""
+    return (f"edges lead from column {source} to column {target}, as no name tells more; source={target},"
+            f"target={source} (of csv:, or in Python) turns them")
+
+
+def order_of_two(names: Sequence[str]) -> tuple[list[int], bool]:
+    """Places of the source and of the target among two columns of edges by their names, and whether that is a guess.
+
+    A word tells, as in `TargetID,SourceID` and `end,start`. Else the first column is the source.
+    """
+    words = [{word.lower() for word in re.findall("[A-Z]*[a-z]+|[A-Z]+", str(name))} for name in names]
+    first, second = (bool(found & SOURCE_WORDS) - bool(found & TARGET_WORDS) for found in words)
+    return [0, 1] if first >= second else [1, 0], first == second
 
 
 def _labels(nodes: Table, choice: Any) -> tuple[Any, list[str]]:

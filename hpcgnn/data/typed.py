@@ -37,14 +37,14 @@ from hpcgnn.data.tables import (
     FEATURE_NAMES,
     ID_NAMES,
     LABEL_NAMES,
-    SOURCE_NAMES,
+    PYG_FEATURES,
+    PYG_LABELS,
     SPLIT_NAMES,
-    TARGET_NAMES,
     WEIGHT_NAMES,
     Choices,
     Table,
     columns_of,
-    end_of,
+    ends_of,
     first_of,
     index_columns,
     is_table,
@@ -87,8 +87,8 @@ class Kind(NamedTuple):
 class Usual(NamedTuple):
     """Names that columns have if a user names none."""
 
-    features: tuple[str, ...] = ("x",)
-    labels: tuple[str, ...] = ("y",)
+    features: tuple[str, ...] = PYG_FEATURES
+    labels: tuple[str, ...] = PYG_LABELS
     splits: tuple[str, ...] = ()
     weights: tuple[str, ...] = ("edge_weight",)
     attributes: tuple[str, ...] = ("edge_attr",)
@@ -191,20 +191,23 @@ def graph_of_typed_tables(tables: dict[Any, Any], choices: Choices, name: str) -
         raise DatasetError(f"{name} has no table of nodes with {choices.node_ids!r} to take ids from")
     types = {known: _nodes_in(columns, known, choices, name) for known, columns in of_nodes.items()}
     rows = {known: NodeRows(nodes.ids, f"{name} ({known})") for known, nodes in types.items()}
-    kinds = []
+    kinds, dubious = [], ()
     for key, table in tables.items():
         if isinstance(key, tuple):
             kind = _kind(key)
             what = f"{name}: the edges {'__'.join(kind)}"
             columns, ends = columns_of(table, what), []
-            for place, names in enumerate((SOURCE_NAMES, TARGET_NAMES)):
-                values, column = end_of(columns, None, names, place, what, "call it {}")
+            found, is_guess = ends_of(columns, Choices(), what, "call it {}")
+            dubious += (f"{'__'.join(kind)}: edges lead from column {found[0][1]} to column {found[1][1]}, as no name "
+                        "tells more; call them source and target",) * (is_guess and kind[0] == kind[2])
+            for place, (values, column) in enumerate(found):
                 known = rows.get(kind[2 * place])      # an unknown type is refused later, with the others' names
                 ends.append((column, values if known is None else known.find(values, f"an edge {'__'.join(kind)}")))
             held = {column: values for column, values in columns.items() if column not in dict(ends)}
             kinds.append(Kind(*kind, (ends[0][1], ends[1][1], None), held))
     usual = Usual(("features",), LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES)
-    return given_of(Typed(name, types, kinds, usual), choices)
+    given = given_of(Typed(name, types, kinds, usual), choices)
+    return replace(given, origins=replace(given.origins, dubious=given.origins.dubious + dubious))
 
 
 def _nodes_in(columns: Table, known: str, choices: Choices, name: str) -> Nodes:
@@ -370,10 +373,11 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
                 if key not in (*of_weights, *of_attributes, choices.edge_time, "edge_index", "adj_t")]
     split = "" if choices.split_column is None else f", split {choices.split_column}"
     origins = Origins(
-        weights=NO_WEIGHTS if choices.edge_weight is False else ", ".join(of_weights), features=shown,
+        weights=NO_WEIGHTS if choices.edge_weight is False else ", ".join(of_weights),
+        features=choices.said("features", shown),
         edge_attr=", ".join(of_attributes),
         labels="" if labeled is None else f"{labeled[1]} of {labeled[0]}",
-        splits="" if labeled is None else f"{', '.join(of_splits)} of {labeled[0]}{split}",
+        splits=choices.said("splits", "" if labeled is None else f"{', '.join(of_splits)} of {labeled[0]}{split}"),
         unused=(*rest, *of_edges, *typed.unused), others=tuple(column for column in rest if column not in left_out))
     has_relations = len(kinds) > 1 and choices.relation is not False
     relation = np.repeat(np.arange(len(kinds), dtype=np.int32), list(map(_num_edges, kinds)))

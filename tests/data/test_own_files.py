@@ -85,6 +85,18 @@ def test_npz_keeps_weights_and_ids(shards, plain, known, tmp_path, key):
     assert_same(shards(f"npz:{tmp_path}/h.npz"), known)
 
 
+@pytest.mark.parametrize("names", [("x", "y", "{}_mask"), ("feat", "label", "{}_idx"), ("features", "y", "idx_{}"),
+                                   ("feat", "labels", "{}_masks")])
+def test_arrays_of_a_csr_have_several_names(shards, plain, tmp_path, names):
+    arrays = arrays_of(plain)
+    arrays[names[0]], arrays[names[1]] = arrays.pop("features"), arrays.pop("labels")
+    for word in ("train", "val", "test"):
+        mask = arrays.pop(f"{word}_mask")
+        arrays[names[2].format(word)] = mask if "mask" in names[2] else np.flatnonzero(mask)
+    np.savez(tmp_path / "g.npz", **arrays)
+    assert_same(shards(f"npz:{tmp_path}/g.npz"), plain)
+
+
 @pytest.mark.parametrize("key", ["targets", "target"])
 def test_npz_targets_are_a_regression_also_if_whole(shards, plain, tmp_path, key):
     arrays = arrays_of(plain)
@@ -200,6 +212,16 @@ def test_two_columns_of_which_the_first_may_be_ids_are_asked_about(plain, tmp_pa
     assert found.labels.tolist() == list(plain.labels.values())[::-1]
 
 
+@pytest.mark.parametrize("header", ["topic,node_id", "size,id"])
+def test_ids_that_are_not_the_first_column_are_refused(plain, tmp_path, header):
+    edges = write(tmp_path / "web.csv", edge_rows(plain))
+    (tmp_path / "y.csv").write_text(f"{header}\n" + "".join(f"{node / 4},{node}\n" for node in plain.ids))
+    with pytest.raises(DatasetError, match=f"calls a column '{header.split(',')[1]}', as ids are called, .* ids first"):
+        load_source(f"edges:{edges},labels={tmp_path / 'y.csv'}", SourceOptions(feature_kind="auto"))
+    found = load_source(f"edges:{edges},labels={tmp_path / 'y.csv'},ids=false", SourceOptions(feature_kind="auto"))
+    assert found.labels.shape == (14, 2)
+
+
 def test_labels_and_weights_are_found_by_their_places(shards, known, tmp_path):
     edges, nodes = (write(tmp_path / f"{name}.csv", rows) for name, rows in zip("en", table_rows(known), strict=True))
     spec = f"csv:{edges},nodes={nodes},source=0,target=1,weight=2,id=0,label=4,split=part"
@@ -272,12 +294,14 @@ def test_parquet_tables_come_back(shards, known, tmp_path):
     ("csv:{0}/none.csv", "none.csv does not exist"),
     ("csv:{0}/bare.csv", "bare.csv has no header, and csv: finds columns by name; put their names in the first line, "
                          "or use"),
+    ("csv:{0}/web.csv,source=a,target=b,nodes={0}/empty.csv", "empty.csv has neither header nor rows, and csv: finds"),
     ("csv:{0}/words.csv", "if its first line names them, say which is which, as by source=citing"),
 ])
 def test_columns_that_can_not_be_found_are_asked_for(known, tmp_path, spec, complaint):
     for name, rows in zip(("web.csv", "n.csv"), table_rows(known), strict=True):
         write(tmp_path / name, rows)
     write(tmp_path / "bare.csv", [[0, 1]])
+    write(tmp_path / "empty.csv", [])
     write(tmp_path / "words.csv", [["citing", "cited"], ["a", "b"]])
     with pytest.raises(DatasetError, match=complaint):
         load_source(spec.format(tmp_path), SourceOptions())

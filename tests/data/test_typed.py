@@ -207,6 +207,16 @@ def test_lists_of_rows_of_a_type_are_its_splits_and_not_its_number_of_nodes():
         del data["paper"][key]
 
 
+def test_features_and_labels_of_a_type_have_several_names_and_one_label_of_several_is_doubted():
+    data = hetero()
+    expected = graph_of(data)
+    data["paper"].feat, data["paper"].label = data["paper"].pop("x"), torch.eye(3)[data["paper"].pop("y")]
+    given = graph_of(data)
+    assert (given.features != expected.features).nnz == 0 and given.type_columns == expected.type_columns
+    read = finish_dataset(given, SourceOptions()).cleaning.read
+    assert any("every node has one label of several" in text for text in read.dubious)
+
+
 # Edges
 
 def test_kinds_without_a_weight_weigh_one():

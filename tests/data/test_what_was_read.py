@@ -88,6 +88,67 @@ def test_a_first_line_that_may_name_columns_and_a_comment_on_directions_are_doub
     assert not any("comment" in text or "first line" in text for text in read.dubious)
 
 
+RING = {"edge_index": np.stack([np.arange(12), np.roll(np.arange(12), 1)]), "x": np.eye(12), "y": np.arange(12) % 3}
+
+
+@pytest.mark.parametrize("held, doubted, choice", [
+    ({"fold": np.arange(12)}, "the split was drawn at random, and fold may hold one; call", {"splits": False}),
+    ({"my_train_nodes": np.arange(3)}, "drawn at random, and my_train_nodes may hold one", {
+        "splits": (np.arange(4), np.arange(4, 8), np.arange(8, 12))}),
+    ({"weights": np.arange(12) + 1.0}, "edges have no weights, and weights may hold them; weight=weights", {
+        "edge_weight": False}),
+    ({"w": np.arange(12) + 1.0}, "edges have no weights, and w may hold them", {"edge_weight": "w"}),
+    ({"x": None, "embedding": np.eye(12)}, "features were made from the graph and not taken from embedding; call", {
+        "features": "embedding"}),
+    ({"x": None, "embedding": np.eye(12)}, "features were made from the graph and not", {"features": False}),
+    ({"y": np.arange(12) % 3 - 1}, "labels are -1, 0 and 1, and the 4 nodes with -1 were taken as nodes without", {
+        "ignore": "none"}),
+    ({"edge_index": np.stack([np.arange(1, 12), np.roll(np.arange(1, 12), 1)])}, "no edge has node 0, and some", {
+        "symmetrize": True, "edge_weight": False, "data": RING["edge_index"]})])
+def test_what_was_made_although_an_attribute_may_hold_it_is_doubted(held, doubted, choice):
+    """A choice that says what is meant ends the doubt."""
+    data = {key: value for key, value in (RING | held).items() if value is not None}
+    options = SourceOptions(feature_kind="auto")
+    assert any(doubted in text for text in finish_dataset(given_graph(data, Choices()), options).cleaning.read.dubious)
+    if "data" in choice:
+        data, choice = data | {"edge_index": choice["data"]}, {}
+    read = finish_dataset(given_graph(data, Choices(**choice)), options).cleaning.read
+    assert not any(doubted in text for text in read.dubious)
+
+
+def test_a_column_called_as_splits_are_is_doubted_as_a_feature(files):
+    (files / "e.csv").write_text("source,target,count\na,b,2\nb,c,5\n")
+    (files / "n.csv").write_text("id,age,fold,label\na,30,0,u\nb,40,1,v\nc,35,0,u\n")
+    source = f"csv:{files}/e.csv,nodes={files}/n.csv"
+    dubious = load_source(source, SourceOptions()).cleaning.read.dubious
+    assert [text.partition(", and ")[2].partition(";")[0] for text in dubious] == ["fold may hold one",
+                                                                                  "count may hold them"]
+    assert load_source(f"{source},split=none,weight=none", SourceOptions()).cleaning.read.dubious == ()
+
+
+COUNT = np.arange(1, 16)
+
+
+@pytest.mark.parametrize("columns, doubted", [
+    ((COUNT % 5, COUNT % 7, 1.6e9 + COUNT / 8), "holds numbers from 1600000000 on, which may be times"),
+    ((COUNT % 5, COUNT % 7, 2020 - COUNT % 4), "holds 2017 to 2020, as years, which may be times"),
+    ((COUNT % 5, COUNT % 7, COUNT ** 2), "holds 1 to 225, rising, which may be times"),
+    ((COUNT, COUNT % 7, 1 + COUNT % 4), "the first column of e.txt counts the rows"),
+    ((COUNT[::-1], 1 + COUNT % 3, 1 + COUNT * 7 % 15), "relation=1 takes them for head, relation and tail"),
+    ((COUNT % 5, COUNT % 7, 1 + COUNT * 7 % 4), None)])
+def test_a_third_column_that_may_hold_no_weights_is_doubted(columns, doubted, tmp_path):
+    np.savetxt(tmp_path / "e.txt", np.column_stack(columns), fmt="%.12g")
+    read = load_source(f"edges:{tmp_path}/e.txt", SourceOptions(feature_kind="structural", make_labels=2)).cleaning.read
+    said = [text for text in read.dubious if "column of e.txt" in text]
+    assert len(said) == (doubted is not None) and (not said or doubted in said[0])
+
+
+def test_lists_of_neighbors_in_a_cell_are_doubted(tmp_path):
+    (tmp_path / "e.txt").write_text("0\t1,2\n1\t0\n2\t0,1\n")
+    read = load_source(f"edges:{tmp_path}/e.txt", SourceOptions(feature_kind="structural", make_labels=2)).cleaning.read
+    assert any("2 ids are written as '0,1', which joins other ids" in text for text in read.dubious)
+
+
 @pytest.mark.parametrize("mark", ";|")
 def test_marks_in_cells_are_no_separators_if_the_header_has_none(mark, files):
     (files / "e.csv").write_text("source,target\na,b\nb,c\n")

@@ -294,16 +294,21 @@ def test_columns_can_be_named_or_placed_and_the_rest_left_out(made, known):
 
 
 @pytest.mark.parametrize("names", ["src_id dst_id", "source_node target_node", ":START_ID :END_ID", "citing cited",
-                                   "Sender Receiver", "a b"])
+                                   "Sender Receiver", "SourceID TargetID", "origin dest", "start end", "a b"])
 def test_ends_are_found_by_their_names_in_either_order(made, known, names):
-    """Two columns without usual names lead from the first to the second, and it is said."""
+    """Two columns whose names do not tell lead from the first to the second, which is doubted. Words in names tell it
+    in a table of two columns only.
+    """
     edges, nodes = pandas_tables(known)
     source, target = names.split()
     edges = edges.rename(columns={"src": source, "dst": target})
     assert_same(made(edges[[source, target]], nodes=nodes), known, has_weights=False)
-    said = "in their order" in str(read_graph_info(made(edges[[source, target]], nodes=nodes, overwrite=True)).cleaning)
-    assert said == (names == "a b")
-    if names != "a b":
+    read = read_graph_info(made(edges[[source, target]], nodes=nodes, overwrite=True)).what_was_read
+    assert any("as no name tells more" in text for text in read.dubious) == (names == "a b")
+    if names == "a b":
+        return
+    assert_same(made(edges[[target, source]], nodes=nodes, overwrite=True), known, has_weights=False)
+    if names not in ("SourceID TargetID", "origin dest", "start end"):
         assert_same(made(edges[["weight", target, source]], nodes=nodes, overwrite=True), known)
 
 
@@ -518,7 +523,7 @@ def test_masks_next_to_a_column_of_splits_are_no_features(made, known):
     assert "train_mask of nodes" in str(read_graph_info(folder).cleaning.read)
 
 
-@pytest.mark.parametrize("names", ["{}_idx", "{}_index", "{}_id", "{}_nodes"])
+@pytest.mark.parametrize("names", ["{}_idx", "{}_index", "{}_id", "{}_nodes", "idx_{}", "id_{}"])
 def test_lists_of_rows_in_pyg_data_are_splits(made, plain, names):
     assert_same(made(with_lists(plain, names)), plain, has_weights=False)
 
@@ -531,6 +536,15 @@ def with_lists(plain, names):
     return data
 
 
+@pytest.mark.parametrize("names", ["{}_masks", "mask_{}", "{}mask"])
+def test_masks_features_and_labels_of_pyg_data_have_several_names(made, plain, names):
+    data = data_of(plain)
+    for word in ("train", "val", "test"):
+        data[names.format(word)] = data.pop(f"{word}_mask")
+    data.feat, data.label = data.pop("x"), data.pop("y")
+    assert_same(made(data), plain, has_weights=False)
+
+
 def test_one_dict_of_rows_and_words_in_pyg_data_are_splits(made, plain):
     data = with_lists(plain, "{}_idx")
     rows = {"train": data.pop("train_idx"), "valid": data.pop("val_idx"), "test": data.pop("test_idx")}
@@ -541,6 +555,9 @@ def test_one_dict_of_rows_and_words_in_pyg_data_are_splits(made, plain):
     assert_same(made(data, overwrite=True), plain, has_weights=False)
     with pytest.raises(DatasetError, match="the splits are integers; expected texts"):
         made(data.update({"split": torch.zeros(14, dtype=torch.long)}), overwrite=True)
+    folds = [(np.arange(9), np.arange(9, 14))] * 3      # as KFold of scikit-learn gives them
+    with pytest.raises(DatasetError, match="nodes of the training split hold vectors of several lengths"):
+        made(data_of(plain), splits=folds, overwrite=True)
 
 
 def test_lists_of_rows_of_several_graphs_are_of_each_graph(made, capsys):

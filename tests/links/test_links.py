@@ -21,6 +21,7 @@ import hpcgnn
 from hpcgnn.config import LINKS as LINK_TASK
 from hpcgnn.config import TrainConfig
 from hpcgnn.data.cleaning import build_csr
+from hpcgnn.data.edges import read_links
 from hpcgnn.data.given import finish_dataset
 from hpcgnn.data.hold_out import TEST, VALIDATION, doubts_about, hold_out, links_of
 from hpcgnn.data.objects import given_graph
@@ -126,6 +127,15 @@ def test_given_links_are_taken_from_any_source(tmp_path):
     assert load_source(f"npz:{tmp_path}/bare.npz", asked).held_out.tolist() == [[2, 1, 1], [4, 3, 1]]
     with pytest.raises(DatasetError, match="has a validation link to node 2, which does not exist"):
         load_source(f"npz:{tmp_path}/bare.npz", SourceOptions(val_links=(np.array([2]), np.array([11]))))
+
+
+def test_a_third_column_of_links_that_holds_no_weights_is_refused(tmp_path):
+    """It may mark links that do not hold, or be the target of a relation."""
+    links = np.array([[0, 7, 1], [3, 11, 0], [4, 9, 1]])
+    np.savetxt(tmp_path / "v.txt", links, "%d")
+    for given in (links, read_links(tmp_path / "v.txt", SourceOptions())):
+        with pytest.raises(DatasetError, match="links hold 0 in their third column, which is no weight; leave"):
+            load_source("synthetic:nodes=200,mean_degree=6,classes=4", SourceOptions(val_links=given))
 
 
 @pytest.mark.parametrize("shares", [0.1, (0.1,), (0.1, 0.1, 0.1), ("few", 0.1)])
