@@ -150,7 +150,8 @@ def _doubts_about_weights(weight: np.ndarray | None) -> tuple[str, ...]:
 # Names of what may hold a split, or weights of edges; as in p.train_nodes of a type, or "count of edges" of a table.
 MAY_SPLIT = re.compile(r"(.+[._])?(mask|folds?|subset|partition|phase|(data_?)?splits?(_?(masks?|idx))?|"
                        r"train(ing)?(_?(mask|idx|ind(ex|ices)|ids?|nodes|set))?s?)( of nodes)?", re.IGNORECASE)
-MAY_WEIGH = re.compile(r"(.+[._])?(edge_?)?(weight|w|value|strength|count)s?( \(.*\))?( of edges)?", re.IGNORECASE)
+MAY_WEIGH = re.compile(r"(.+[._])?(edge_?)?(weight|w|value|strength|count|amount|score|rating|frequency)s?( \(.*\))?"
+                       "( of edges)?", re.IGNORECASE)
 
 
 def _doubts_about_unused(origins: Origins, is_split_drawn: bool, are_features_made: bool, is_unweighted: bool

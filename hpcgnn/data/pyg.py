@@ -40,7 +40,7 @@ from hpcgnn.data.tables import (
     row_lists,
     split_of_list,
 )
-from hpcgnn.data.typed import DGL_ATTRIBUTES, graph_of_hetero, graph_of_typed_dgl, is_typed
+from hpcgnn.data.typed import DGL_ATTRIBUTES, count_of, graph_of_hetero, graph_of_typed_dgl, is_typed
 from hpcgnn.errors import DatasetError
 
 # DGL calls the types of edges _TYPE in a graph that was of several types; case is ignored.
@@ -71,7 +71,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
         weight = _found(held, weight_of, (), name)
     is_guess = choices.edge_weight is None and isinstance(weight_of, str) and weight_of == "edge_attr"
     remarks = ("weights of edges are edge_attr",) if is_guess else ()
-    num_nodes = held.get("num_nodes")
+    num_nodes = count_of(held["num_nodes"], name) if "num_nodes" in held else None
     relation_of = first_of(("edge_type",), held) if choices.relation is None else choices.relation
     relation, names = _found(held, relation_of, (), name), held.get("relation_names")
     features = _found(held, choices.features, PYG_FEATURES, name)
@@ -82,7 +82,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
                       relation_names=() if relation is None or names is None else read_relation_names(
                           names, f"{name}: relation_names"),
                       edge_attr=_found(held, attr_of, (), name), time=_found(held, choices.edge_time, (), name),
-                      num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
+                      num_nodes=num_nodes, remarks=joined_remarks + remarks,
                       ignore=ignored, split_column=choices.split_column,
                       origins=_origins(held, replace(choices, relation=relation_of, edge_attr=attr_of), left_out,
                                        lists, unread),
@@ -258,7 +258,7 @@ def graphs_in(data: Any, name: str) -> list[Held]:
     odd = next((place for place, item in enumerate(items) if not is_graph(item)), None)
     if odd is not None:
         raise DatasetError(f"{name} has a {type(items[odd]).__name__} at place {odd} of a list of graphs; expected PyG "
-                           "Data, or their dicts, throughout")
+                           "Data, or their dicts, throughout; labels of one graph are passed as labels=")
     graphs = [held_of(item, name) for item in items]
     for item, held in zip(items, graphs, strict=True):
         if "num_nodes" not in held and not isinstance(item, dict):
@@ -356,7 +356,7 @@ def _rows_marked(rows: Any, num_nodes: int, what: str) -> np.ndarray:
 
 def _num_nodes(held: Held, place: int, name: str) -> int:
     if np.ndim(held.get("num_nodes")) == 0 and held.get("num_nodes") is not None:
-        return int(held["num_nodes"])
+        return count_of(held["num_nodes"], name)
     for key in ("x", "pos", "train_mask", "adj_t", "adj"):
         if key in held:
             return int(held[key].size(0) if hasattr(held[key], "size") and callable(held[key].size)

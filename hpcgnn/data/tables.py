@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.data.columns import as_features, as_mask, as_numbers, as_words
+from hpcgnn.data.columns import as_features, as_mask, as_numbers, as_sparse, as_words
 from hpcgnn.data.dataset import NO_WEIGHTS, Origins
 from hpcgnn.data.given import WORDS, GivenGraph
 from hpcgnn.data.labels import place_beside
@@ -161,8 +161,8 @@ SOURCE_WORDS, TARGET_WORDS = {*SOURCE_NAMES, "start", "origin", "out"}, {*TARGET
 WEIGHT_NAMES = ("weight", "edge_weight", "w")
 RELATION_NAMES = ("relation", "edge_type", "predicate")
 ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
-FEATURE_NAMES = ("x", "feat", "features", "attr")      # of objects that hold a matrix
-PYG_FEATURES, PYG_LABELS = FEATURE_NAMES[:3], ("y", "label", "labels")      # of PyG's objects and archives
+FEATURE_NAMES = ("x", "feat", "features", "node_feat", "attr")      # of objects that hold a matrix
+PYG_FEATURES, PYG_LABELS = FEATURE_NAMES[:4], ("y", "label", "labels")      # of PyG's objects and archives
 # Of names of columns such as train_idx, each with a value per node, and of names of lists of rows.
 OF_MARKS = r"^(idx|index)_|_(idx|index|indices|nodes|set)$"
 OF_LISTS = r"^(idx|index|ids?)_|_(idx|index|indices|(node_)?ids?|nodes)$"
@@ -210,12 +210,15 @@ def columns_of(data: Any, what: str) -> Table:
     if twice:
         raise DatasetError(f"{what} have the column {twice[0]!r} twice; rename one")
     table = {str(name): values for name, values in pairs}
-    odd = next((name for name, values in table.items() if not hasattr(values, "__len__")), None)
+    way = "; a dict of neighbors becomes a graph by networkx.DiGraph(data), JSON of NetworkX by node_link_graph(data)"
+    odd = next((name for name, values in table.items()
+                if not hasattr(values, "__len__") or as_sparse(values) is not None), None)
     if odd is not None:
         raise DatasetError(f"{what} have the column {odd!r}, a {type(table[odd]).__name__}; expected an array or a "
-                           "list")
+                           f"list{way * (what == 'edges')}")
     if len({len(values) for values in table.values()}) > 1:
-        raise DatasetError(f"{what} have columns of unequal length; expected one value per row in each")
+        raise DatasetError(f"{what} have columns of unequal length; expected one value per row in each"
+                           f"{way * (what == 'edges')}")
     return table
 
 

@@ -15,6 +15,7 @@ ones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -57,6 +58,7 @@ from hpcgnn.data.tables import (
 from hpcgnn.errors import DatasetError
 
 DGL_ATTRIBUTES = ("edge_attr", "e_feat", "feat")      # of edges; case is ignored
+MAX_SHOWN = 8
 TYPE_END = pa.scalar(":", pa.large_string())      # between the type and the number in a node's name
 Held = dict[str, Any]
 Ends = tuple[Any, Any, Any]      # sources, targets, weights or None
@@ -161,11 +163,19 @@ def _known(store: Held) -> Held:
 
 def _num_nodes(held: Held, type_of: str, name: str) -> int:
     if "num_nodes" in held:
-        return int(held["num_nodes"])
+        return count_of(held["num_nodes"], name)
     for key, values in held.items():
         if split_of_list(key) is None and (isinstance(values, list) or len(getattr(values, "shape", ()))):
             return _num_rows(values)
     raise DatasetError(f"{name} doesn't say how many nodes of type {type_of!r} it has; set data[{type_of!r}].num_nodes")
+
+
+def count_of(num_nodes: Any, name: str) -> int:
+    """The number of nodes that a graph states, a whole number in any form."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if float(num_nodes) == int(num_nodes):
+            return int(num_nodes)
+    raise DatasetError(f"{name} has num_nodes {str(num_nodes)[:40]}; expected one whole number")
 
 
 def _num_rows(values: Any) -> int:
@@ -302,8 +312,10 @@ def graph_of_archive(archive: Archive, choices: Choices, name: str, is_featured:
         if target not in types:
             raise DatasetError(f"{archive.path} has labels of {target or 'no type'!r}; expected an array 'target' with "
                                f"one of the types {', '.join(types)}")
-        types[target].held.update(labels=archive.read(LABELS), **_masks_in(archive, types[target].count, choices))
-        used |= {LABELS, *(f"{split}_{number}" for split in SPLITS for number in _numbers_of_splits(archive))}
+        listed = {*chain(*mask_columns(archive.names).values()), *filter(split_of_list, archive.names)}
+        masks = _masks_in(archive, types[target].count, choices) or {key: archive.read(key) for key in sorted(listed)}
+        types[target].held.update(labels=archive.read(LABELS), **masks)
+        used |= {LABELS, *masks, *(f"{split}_{number}" for split in SPLITS for number in _numbers_of_splits(archive))}
     unused = tuple(key for key in archive.names if key not in used)
     typed = Typed(name, types, kinds, Usual(("features",), (LABELS,)), unused)
     given = given_of(typed, choices)
@@ -372,7 +384,11 @@ def given_of(typed: Typed, choices: Choices) -> GivenGraph:
     of_edges = [f"{kind}.{key}" for kind in kinds for key in kind.held
                 if key not in (*of_weights, *of_attributes, choices.edge_time, "edge_index", "adj_t")]
     split = "" if choices.split_column is None else f", split {choices.split_column}"
+    lacking = [column for known in types if features is not None and known not in dict(of_features) for column in (
+        *rest, *typed.unused) if column == f"x_{known}" or column.startswith(f"{known}.")]
     origins = Origins(
+        dubious=(f"types of nodes without features have ones, and {', '.join(lacking[:MAX_SHOWN])} may hold some; call "
+                 "features x, or feat_TYPE in an archive",) * bool(lacking),
         weights=NO_WEIGHTS if choices.edge_weight is False else ", ".join(of_weights),
         features=choices.said("features", shown),
         edge_attr=", ".join(of_attributes),

@@ -213,8 +213,11 @@ def test_features_and_labels_of_a_type_have_several_names_and_one_label_of_sever
     data["paper"].feat, data["paper"].label = data["paper"].pop("x"), torch.eye(3)[data["paper"].pop("y")]
     given = graph_of(data)
     assert (given.features != expected.features).nnz == 0 and given.type_columns == expected.type_columns
-    read = finish_dataset(given, SourceOptions()).cleaning.read
-    assert any("every node has one label of several" in text for text in read.dubious)
+    dubious = finish_dataset(given, SourceOptions()).cleaning.read.dubious
+    assert len(dubious) == 1 and "every node has one label of several" in dubious[0]
+    data["venue"].embedding = torch.eye(3)
+    dubious = finish_dataset(graph_of(data), SourceOptions()).cleaning.read.dubious
+    assert any("without features have ones, and venue.embedding may hold some" in text for text in dubious)
 
 
 # Edges
@@ -391,6 +394,11 @@ def test_an_archive_with_types_is_the_same_graph(arrays, load, split_of, arcs_of
     assert dataset.labels.tolist() == labels_of(expected) and split_of(dataset) == [[0, 1], [2], [3]]
     assert dataset.node_name.tolist() == expected.row_name.to_pylist()
     assert split_of(load(arrays, ",split=1")) == [[0], [1, 2], [3]]
+    plain = {key: values for key, values in arrays.items() if not key.endswith(("_1", "_2"))}
+    rows = {"train": [0, 1], "val": [2], "test": [3]}
+    for splits in ({f"{split}_idx": listed for split, listed in rows.items()},
+                   {f"{split}_mask": np.isin(np.arange(4), listed) for split, listed in rows.items()}):
+        assert split_of(load({**plain, **splits})) == [[0, 1], [2], [3]]
 
 
 def test_an_archive_with_types_has_weights_attributes_and_held_out_links_by_kind(arrays, load):

@@ -129,6 +129,9 @@ def lose(graphs, place, key):
     (lambda: lose(several_graphs(), 1, "y"), "graphs with 'y', and graph 1 has none"),
     (lambda: [Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([1]))] * 2, "whole graphs"),
     (lambda: [*several_graphs(), 3], "a int at place 3 of a list of graphs"),
+    (lambda: {"edge_index": [[0], [1]], "num_nodes": [2, 3]}, r"num_nodes \[2, 3\]; expected one whole number"),
+    (lambda: {"adj": scipy.sparse.eye(3)}, "edges have the column 'adj', a dia_matrix; expected an array or a list"),
+    (lambda: {0: [1, 2], 1: [0]}, r"of unequal length; .* becomes a graph by networkx.DiGraph\(data\)"),
     (lambda: [Data(edge_index=torch.tensor([[0], [1]]), x=torch.ones(width, width)) for width in (2, 3)],
      "of different widths"),
 ])
