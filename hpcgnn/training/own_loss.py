@@ -41,6 +41,7 @@ from hpcgnn.run.output import tell
 SAMPLE_ROWS = 4096      # rows of all ranks on which a loss is tried
 SHARE = 3               # one part has a third of the rows, so that the two parts differ in size
 TOLERANCE = 1e-5        # for means of float32 values in another order
+FAR = 20.0              # an output of which the loss is near 0, or large
 Function = Callable[..., torch.Tensor]      # of outputs and labels, and of a LossGraph if it takes `graph`
 
 
@@ -190,51 +191,70 @@ class OwnLoss:
         # Parts with different classes, or different shares of known labels, reveal a weighted mean.
         order = torch.argsort(_sort_key(labels), stable=True)
         outputs, labels, cut = outputs[order], labels[order], -(-len(labels) // SHARE)
-        smaller = outputs.clone()
-        smaller[:cut] *= 0.5
         with torch.no_grad(), left_as_it_was(self.function) as has_changed:
-            found = [self._kinds_on(rows, labels, cut, population.num_rows) for rows in (outputs, smaller)]
+            found, value = self._kinds_on(outputs, labels, cut, population.num_rows)
+            for first in _other_outputs(outputs, labels)[:, :cut]:
+                with suppress(TrainingError):
+                    kinds, other = self._kinds_on(torch.cat([first, outputs[cut:]]), labels, cut, 0)
+                    found &= found if np.isnan(other) else kinds      # outside of what the function takes
             # What a loss keeps between calls, such as a running mean, must be of all rows.
             keeps_state = has_changed()
-        kinds = [kind for kind in ("rows", "mean", "sum") if all(kind in those for those in found)] * (not keeps_state)
+        values = torch.tensor(comm.allgather(value))
+        if not _are_close(values, values[:1].expand_as(values)):
+            raise TrainingError(f"the loss gives {', '.join(f'{one:.6g}' for one in values.tolist())} for the same "
+                                "rows on different ranks: it reads what the model keeps of its rank's rows, or draws "
+                                "by a generator of its own; return the rows that it needs beside the outputs, in a "
+                                "tuple, or a term as the entry 'loss' of a dict")
+        kinds = [kind for kind in ("rows", "mean", "sum") if kind in found] * (not keeps_state)
         if not kinds and comm.rank == 0:
             tell(f"hpcgnn: the loss {'keeps values between calls' if keeps_state else 'is no mean over rows'}, so each "
                  "step brings the outputs of all rows to every rank; if a row's value does not depend on other rows, "
                  "give one value per row (reduction=\"none\"), and hpcgnn takes the mean over all ranks")
         return kinds[0] if kinds else "whole"
 
-    def _kinds_on(self, outputs: torch.Tensor, labels: torch.Tensor, cut: int, num_global: int) -> set[str]:
-        """Kinds that fit the values on all rows and on two parts of them."""
+    def _kinds_on(self, outputs: torch.Tensor, labels: torch.Tensor, cut: int,
+                  num_global: int) -> tuple[set[str], float]:
+        """Kinds that fit the values on all rows and on two parts of them, and the mean value, nan if it has failed."""
         num_rows, spans = len(labels), (slice(0, None), slice(0, cut), slice(cut, None))
         values = []
         try:
             for span in spans if cut < num_rows else spans[:1]:
-                # All three calls draw the same random numbers.
+                # All calls draw the same random numbers, on all ranks.
                 with torch.random.fork_rng(devices=[]), _OverAllRanks(labels[span], len(labels[span]), num_rows,
                                                                       Counter(_classes(labels))):
+                    torch.manual_seed(0)
                     values.append(self._checked(outputs[span], labels[span]).double())
-        except _Misfit:
-            if not values and num_rows == num_global:
+        except Exception as error:      # a function that only takes all rows, such as one with one weight per row
+            if (isinstance(error, TrainingError) and not isinstance(error, _Misfit)) or (
+                    not values and num_rows == num_global):
                 raise
-            return set()
-        except TrainingError:
-            raise
-        except Exception:      # a function that only takes all rows, such as one with one weight per row
-            if not values and num_rows == num_global:
-                raise
-            return set()
+            return set(), float(values[0].mean()) if values else float("nan")
         if torch.isnan(values[0]).any() and torch.isnan(labels).any() and torch.isfinite(outputs).all():
             raise TrainingError("the loss gives nan where a target is unknown (nan); leave unknown targets out, as "
                                 "((outputs - targets) ** 2)[~targets.isnan()].mean() does")
+        whole = float(values[0].mean())
         if values[0].ndim == 1:
-            return {"rows"} if len(values) == 1 or _are_close(values[0], torch.cat(values[1:])) else set()
-        if len(values) == 1 or not torch.isfinite(values[0]):
-            return {"mean", "sum"}
-        whole, left, right = (float(value.mean()) for value in values)
+            return {"rows"} if len(values) == 1 or _are_close(values[0], torch.cat(values[1:])) else set(), whole
+        if len(values) == 1 or not np.isfinite(whole):
+            return {"mean", "sum"}, whole
+        left, right = (float(value.mean()) for value in values[1:])
         mean = (cut * left + (num_rows - cut) * right) / num_rows
         scale = max(abs(left), abs(right), abs(whole))
         return {kind for kind, parts in (("mean", mean), ("sum", left + right))
-                if abs(whole - parts) <= TOLERANCE * scale}
+                if abs(whole - parts) <= TOLERANCE * scale}, whole
+
+
+def _other_outputs(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Outputs that are halved, near the labels, surely right, and surely wrong, (4, n, num_outputs): they show
+    a bound of a mean, or rows that a loss leaves out once they are right.
+    """
+    near = labels.float().reshape(len(labels), -1).nan_to_num()
+    if _classes(labels) and int(labels.min()) >= 0 and int(labels.max()) < outputs.shape[1]:
+        near = functional.one_hot(labels, outputs.shape[1]).float()
+    if near.shape != outputs.shape:
+        near = (outputs > 0).float()
+    other = near.roll(1, 1) if near.shape[1] > 1 else 1 - near
+    return torch.stack([0.5 * outputs, near, FAR * (2 * near - 1), FAR * (2 * other - 1)])
 
 
 def _are_close(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -273,6 +293,9 @@ class _OverAllRanks(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
+        if function in (torch.autograd.grad, torch.Tensor.backward):
+            raise TrainingError("the loss computes gradients itself, which would be of one rank's rows; leave them to "
+                                "hpcgnn, or weigh terms by their values")
         if function in (functional.cross_entropy, functional.nll_loss) and self._num_rows < self._num_global:
             given = dict(zip(("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction",
                               "label_smoothing"), args, strict=False)) | kwargs
@@ -368,7 +391,8 @@ def left_as_it_was(function: Function) -> Iterator[Callable[[], bool]]:
             now.update(before)
         with torch.no_grad():
             for tensor, values in kept:
-                tensor.copy_(values)
+                if not torch.equal(tensor, values):      # a write would spoil a backward pass that needs the tensor
+                    tensor.copy_(values)
 
 
 @contextmanager

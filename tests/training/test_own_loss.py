@@ -66,6 +66,12 @@ LOSSES = {
     "pairs": (pairs, "whole"),
     "neighbors in order": (lambda o, y: F.cross_entropy(o, y) + (o[1:] - o[:-1]).abs().mean(), "whole"),
     "focal of the mean": (lambda o, y: (1 - torch.exp(-F.cross_entropy(o, y))) ** 2, "whole"),
+    "flooding": (lambda o, y: (F.cross_entropy(o, y) - 0.1).abs() + 0.1, "whole"),
+    "a bound of the mean": (lambda o, y: F.cross_entropy(o, y).clamp(min=0.2), "whole"),
+    "sure rows again": (lambda o, y: F.cross_entropy(o, y) + F.cross_entropy(
+        torch.where(o.softmax(1).amax(1, True) > 0.99, o, 0), y, reduction="none").square().mean().sqrt(), "whole"),
+    "far rows left out": (lambda o, y: F.cross_entropy(o[o.abs().amax(1) < 9], y[o.abs().amax(1) < 9]), "whole"),
+    "probabilities": (lambda o, y: F.binary_cross_entropy(o.sigmoid(), F.one_hot(y, CLASSES).float()), "mean"),
     "a weight for each row": (lambda o, y: (F.cross_entropy(o, y, reduction="none") * torch.linspace(0, 2, N)).mean(),
                               "whole"),
     "root": (lambda o, y: F.mse_loss(o[:, 0], y.float()).sqrt(), "whole"),
@@ -201,7 +207,8 @@ def objective_population(objective):
 
 
 @pytest.mark.parametrize("loss, complaint", [(lambda o, y: o, r"values of shape \(60, 4\) for 60 rows"),
-                                             (lambda o, y: 0.5, "the loss gives a float; it must give a tensor")])
+                                             (lambda o, y: 0.5, "the loss gives a float; it must give a tensor"),
+                                             (lambda o, y: torch.autograd.grad(o.sum(), o)[0].sum(), "itself, which")])
 def test_what_is_no_loss_is_refused(loss, complaint):
     outputs, labels = rows()
     with pytest.raises(TrainingError, match=complaint):
@@ -242,6 +249,18 @@ def test_what_a_loss_keeps_is_of_all_training_rows_and_no_evaluation_changes_it(
         assert not loss.training
     assert loss.calls == 2 and loss.training
     np.testing.assert_allclose(loss.mean.item(), 1 + 0.75 * (expected - 1), rtol=2e-6)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_loss_may_read_what_a_model_keeps_on_one_rank_alone():
+    (outputs, labels), kept, order = rows(), torch.nn.Module(), mine()
+    kept.h = torch.full((3,), COMM.rank + 1.0, requires_grad=True).square()
+    objective = objective_of(labels.numpy(), OwnLoss(lambda o, y: F.cross_entropy(o, y) + kept.h.square().mean()))
+    if COMM.size == 1:
+        objective.loss_sum(outputs, "train").backward()      # needs h as it was
+    else:
+        with pytest.raises(TrainingError, match="for the same rows on different ranks: it reads what the model keeps"):
+            objective.loss_sum(outputs[order], "train")
 
 
 @pytest.mark.parametrize("loss", [lambda o, y: F.cross_entropy(o[torch.ones(N + 5, dtype=torch.bool)], y),
