@@ -15,7 +15,7 @@ import copy
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,9 @@ from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.training.alike import alike_draws
 from hpcgnn.training.gradients import without_hooks
 
-SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes equal no width of the model
+SMALLEST, LARGER = 11, 64           # nodes of a part, and where a model fails on so few; sizes equal no width of it
+NUM_SIZES = 29
+LATER = 1000                        # passes
 NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are the nodes at these distances before it; two if its
                                     # part has an even number of nodes, so that parts differ in their mean degree
 TOLERANCE = 1e-4                    # share of the largest value: float32 products of other shapes differ by less
@@ -66,7 +68,8 @@ class Tried:
         return scored(self.answers)
 
 
-def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_ranks: int) -> Tried | None:
+def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_ranks: int,
+              smallest: int = SMALLEST) -> Tried | None:
     """Try a model on rows of this rank, `first_rows` before others, and leave the model as it was.
 
     On one rank a model on LocalGraph may mix rows, but not read their positions. Returns None if the model fails on a
@@ -78,7 +81,7 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
     name = _name_of(model)
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
         return None
-    sizes = _sizes(model, graph)
+    sizes = _sizes(model, graph, smallest)
     rows = np.concatenate([first_rows, np.setdiff1d(np.arange(graph.num_inner), first_rows)])
     if isinstance(model, DistributedModel):
         rows = rows[model.order_of_trial(graph.node_id[rows])]
@@ -126,11 +129,21 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
                 if splits:
                     remarks = [_check_kept(model, parts, held, name, num_ranks), *(num_ranks > 1) * remarks]
                 remark = next(filter(None, remarks), "")
+                if splits:
+                    _check_later(model, parts, held, name)
             except HpcgnnError:
                 raise
             except Exception as error:
-                remark = (f"{name} can't be tried on {cut} nodes ({type(error).__name__}: "
-                          f"{' '.join(str(error).split())[:120]}), so it was not checked whether it mixes rows")
+                larger = min(LARGER, graph.num_inner // 2 - SMALLEST)
+                if smallest == SMALLEST < larger:
+                    held.give_back()
+                    return try_model(model, graph, first_rows, num_ranks, larger)
+                said = f"({type(error).__name__}: {' '.join(str(error).split())[:120]})"
+                if num_ranks > 1:
+                    raise ConfigError(f"{name} works on {len(rows)} nodes and not on {cut} of them {said}, so what it "
+                                      "computes for a node depends on how many others its rank has; let rows meet in "
+                                      "convolutions or BatchNorm1d") from error
+                remark = f"{name} can't be tried on {cut} nodes {said}, so it was not checked whether it mixes rows"
     endings = _ending(scored(answers[0])), _ending(scored(answers[1]))
     everything, heads = Heads.joined(answers[1])
     everything = everything.detach().float()
@@ -188,17 +201,17 @@ def _name_of(model: nn.Module) -> str:
     return type(model.module if isinstance(model, DistributedModel) else model).__name__
 
 
-def _sizes(model: nn.Module, graph: LocalGraph) -> tuple[int, int]:
+def _sizes(model: nn.Module, graph: LocalGraph, smallest: int) -> tuple[int, int]:
     """Node counts of the two parts; neither they nor their sum equal any layer width."""
     widths = {size for tensor in (*model.parameters(), *model.buffers()) for size in tensor.shape}
     widths |= {graph.num_nodes, graph.x.shape[1], *(size // 2 for size in widths)}
-    for first in range(SMALLEST, MOST_TRIED):
+    for first in range(smallest, smallest + NUM_SIZES):
         sizes = first, first + 3
         arcs = [len(_neighbors(size)) * size for size in sizes]
         arcs += [sum(arcs)]
         if not {*sizes, sum(sizes), *arcs} & widths:
             return sizes
-    return SMALLEST, SMALLEST + 3
+    return smallest, smallest + 3
 
 
 def _neighbors(size: int) -> np.ndarray:
@@ -281,6 +294,14 @@ def _check_rows(model: nn.Module, parts: list[LocalGraph], is_training: bool, he
     raise ConfigError(f"{name}'s output for a node depends on other rows of its rank, or on its row's position{where}; "
                       "that would differ with the number of ranks; let rows meet in convolutions or BatchNorm1d, and "
                       f"look up what belongs to a node by node_index{advice}")
+
+
+def _check_later(model: nn.Module, parts: list[LocalGraph], held: _Held, name: str) -> None:
+    """Check outputs as after many passes, if the model counts them, as for a warm-up."""
+    _answer(model, parts[0], True, held)
+    with held.counted_on() as counts, suppress(ArithmeticError, LookupError, RuntimeError, ValueError):
+        for is_training in (True, False) if counts else ():
+            _check_rows(model, parts, is_training, held, name, None)
 
 
 def _check_kept(model: nn.Module, parts: list[LocalGraph], held: _Held, name: str, num_ranks: int) -> str:
@@ -515,6 +536,24 @@ class _Held:
         numbers = [f"{place}.{name}" if place else name for place, now, before, _, _ in self._modules
                    for name, value in now.items() if type(value) in (int, float) and value != before.get(name)]
         return numbers + [place for place, _ in self.changed() if place not in self.buffers]
+
+    @contextmanager
+    def counted_on(self) -> Iterator[bool]:
+        """Within the block, integers that the last pass has changed begin `LATER` passes ahead; yields if there are any.
+        """
+        numbers = [(before, name, before[name]) for _, now, before, _, _ in self._modules for name, value in now.items()
+                   if type(value) is type(before.get(name)) is int and value != before[name]]
+        tensors = {key: (one, values) for key, (one, values) in self._values.items()
+                   if one.dtype in (torch.int32, torch.int64) and not torch.equal(one, values)}
+        for before, name, value in numbers:
+            before[name] = value + LATER
+        self._values |= {key: (one, values + LATER) for key, (one, values) in tensors.items()}
+        try:
+            yield bool(numbers or tensors)
+        finally:
+            for before, name, value in numbers:
+                before[name] = value
+            self._values |= tensors
 
     def take_gradients(self) -> dict[str, torch.Tensor]:
         """Gradients by weight, which then have none."""

@@ -79,6 +79,12 @@ MIXING = {
     "rising numbers": lambda: Around(lambda self, h: h + torch.linspace(0, 1, len(h))[:, None]),
     "draws of NumPy": lambda: Around(lambda self, h: h + torch.from_numpy(np.random.rand(len(h), 1)).float()),  # noqa: NPY002
     "own GraphNorm": lambda: Around(lambda self, h: (h - h.mean(0)) / h.std(0)),
+    "rows of the largest": lambda: Around(
+        lambda self, h: h.scatter(0, h[:, 0].topk(20).indices[:, None].expand(-1, DIM), 0.0)),
+    "later, by a count": lambda: Around(lambda self, h: h - h.mean(0) * (self.count(h).detach() is None or
+                                                                         self.count.calls > 9), count=Counting()),
+    "later, by a buffer": lambda: Around(lambda self, h: h - h.mean(0) * bool(
+        self.norm(h).shape and self.norm.num_batches_tracked > 9), norm=torch.nn.BatchNorm1d(DIM)),
     "only in training": lambda: Around(lambda self, h: h - h.mean(0) if self.training else h),
     "only in evaluation": lambda: Around(lambda self, h: h if self.training else h - h.mean(0)),
 }
@@ -368,12 +374,17 @@ def test_the_last_function_is_told(graph, end, ending):
     assert try_model(model, graph, np.arange(40), 1).endings == (ending, ending)
 
 
-def test_a_model_that_can_be_tried_on_few_nodes_of_all_alone_is_remarked(graph):
+def test_a_model_that_can_be_tried_on_few_nodes_of_all_alone_is_remarked_and_refused_on_ranks(graph):
     def few(self, h):
-        if len(h) < 20:
+        if len(h) in too_few:
             raise ValueError("too few nodes")
         return h
 
+    too_few = range(20)      # a trial on more nodes follows
+    assert try_model(hpcgnn.distribute(Around(few)), graph, np.arange(40), 2).remark == ""
+    too_few = range(0, 80, 2)      # one of two parts
+    with pytest.raises(ConfigError, match=r"Around works on \d+ nodes and not on \d+ of them \(ValueError: too few"):
+        try_model(hpcgnn.distribute(Around(few)), graph, np.arange(40), 2)
     tried = try_model(hpcgnn.distribute(Around(few)), graph, np.arange(40), 1)
     assert "ValueError: too few nodes), so it was not checked whether it mixes rows" in tried.remark
 
