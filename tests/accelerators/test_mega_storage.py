@@ -32,6 +32,18 @@ def test_packages_take_the_bits_of_the_real_encoder(num_rows, dim, lengths, dens
     assert bits.tolist() == packages_by_loop(count.tolist(), width.tolist(), lengths)
 
 
+@pytest.mark.parametrize("width, num_values", [(2, 96), (2, 192), (3, 64), (8, 24), (2, 95), (2, 97), (8, 16)])
+def test_rows_that_fill_packages_to_the_last_bit_take_no_more(width, num_values):
+    count, widths = [num_values, 1, num_values], [width, width + 1 - (width == 8) * 2, width]
+    codes = np.zeros((3, 200), np.uint8)
+    for row, number in enumerate(count):
+        codes[row, :number] = 1
+    packed = encode(codes, np.array(widths), PackageFormat())
+    bits = package_bits(np.array(count), np.array(widths), [64, 128, 192])
+    assert bits.sum() == packed.num_bits
+    assert bits.tolist() == packages_by_loop(count, widths, [64, 128, 192])
+
+
 @pytest.mark.parametrize("storage", ["package", "bitmap"])
 def test_rows_lie_one_after_the_other(storage):
     rows = random_rows(50, 37)

@@ -98,11 +98,6 @@ def test_features_that_are_no_matrix_of_numbers_are_refused(folder, value):
         load(folder)
 
 
-def test_a_folder_without_features_may_have_structural_ones(folder):
-    (folder / "feats.npy").unlink()
-    assert load(folder, feature_kind="structural").num_features == 128
-
-
 def test_a_matrix_of_another_layout_is_refused(folder):
     scipy.sparse.save_npz(folder / "adj_full.npz", scipy.sparse.eye(30, format="csc"))
     with pytest.raises(DatasetError, match="expected csr"):

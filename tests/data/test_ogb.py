@@ -74,10 +74,6 @@ def test_arxiv_comes_back_whole_and_keeps_its_direction(arxiv, small_graph, arcs
     assert split_of(dataset) == [sorted(ids) for ids in small_graph.split]
 
 
-def test_arxiv_gets_reverse_arcs_when_asked(arxiv, small_graph, arcs_of):
-    assert arcs_of(load(arxiv, "ogbn-arxiv", symmetrize=True)) == small_graph.both_ways()
-
-
 def test_products_lists_each_edge_once_and_always_gets_both_directions(small_graph, tmp_path, arcs_of):
     folder = tmp_path / "ogbn_products"
     write_text_dataset(folder, small_graph, "sales_ranking")
@@ -130,13 +126,6 @@ def test_a_missing_or_truncated_file_is_named(arxiv, file):
     (arxiv / file).unlink()
     with pytest.raises(DatasetError, match=f"{file} does not exist"):
         load(arxiv, "ogbn-arxiv")
-
-
-def test_missing_features_need_structural_ones(arxiv):
-    (arxiv / "raw" / "node-feat.csv.gz").unlink()
-    with pytest.raises(DatasetError, match="ogbn-arxiv has no features"):
-        load(arxiv, "ogbn-arxiv")
-    assert load(arxiv, "ogbn-arxiv", feature_kind="structural").num_features == 128
 
 
 @pytest.mark.parametrize(("file", "table", "match"), [
