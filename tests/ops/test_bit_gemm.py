@@ -61,7 +61,8 @@ def test_packed_words_are_those_of_the_oracle_and_come_back(simd, bit_width, sha
 @pytest.mark.parametrize("left_width", WIDTHS)
 @pytest.mark.parametrize("right_width", WIDTHS)
 def test_products_equal_int64_at_all_pairs_of_widths(simd, left_width, right_width):
-    for number, (m, k, n) in enumerate(SHAPES):
+    for number in ((left_width + right_width) % 3, (left_width + right_width) % 3 + 3):
+        m, k, n = SHAPES[number]
         left, right = random_codes((m, k), left_width, number), random_codes((k, n), right_width, number + 50)
         assert np.array_equal(product(left, right, left_width, right_width), exact(left, right)), (m, k, n)
 
@@ -75,7 +76,7 @@ def test_empty_sides_give_empty_products_or_zeros(simd, shape):
 
 @pytest.mark.parametrize("widths", [(1, 1), (1, 4), (8, 8)])
 def test_products_longer_than_a_block_of_rows_and_a_chunk_of_columns(simd, widths):
-    left, right = random_codes((75, 1500), widths[0]), random_codes((1500, 700), widths[1], 1)
+    left, right = random_codes((75, 300), widths[0]), random_codes((300, 700), widths[1], 1)
     assert np.array_equal(product(left, right, *widths), exact(left, right))
 
 

@@ -15,7 +15,7 @@ from hpcgnn.ops.dispatch import STORAGES
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, parameters_of, quantize_rows
 from hpcgnn.widths import BIT_WIDTHS, ROTATED_ERROR, ROTATED_NORM
 
-DIMS = [1, 2, 3, 5, 7, 8, 16, 24, 40, 64, 100, 128, 256, 300, 500, 1000, 1024, 1433, 3000]
+DIMS = [1, 2, 3, 7, 16, 24, 64, 100, 256, 300, 1024, 1433]
 CODED = [1, 2, 4, 8]
 ROUNDINGS = ["stochastic", "nearest"]
 KEY = CounterKey(seed=2**32 - 1, epoch=17, purpose=BACKWARD, layer=3, part=5)
@@ -76,8 +76,7 @@ def test_bytes_and_rows_equal_the_oracles(simd, dtype, rounding, bits, dim):
                        narrow(values, dtype).view(torch.uint8))
 
 
-@pytest.mark.parametrize("bits", CODED)
-@pytest.mark.parametrize("dim", [20000, 32768])
+@pytest.mark.parametrize("bits, dim", [(1, 32768), (2, 20000), (4, 20000), (8, 32768)])
 def test_the_widest_rows_equal_the_oracles(dim, bits):
     rows = torch.from_numpy(np.random.default_rng(dim).normal(size=(2, dim)).astype(np.float32))
     layout, message, node_id = send(rows, bits)
@@ -135,6 +134,7 @@ def test_the_product_of_what_arrives_with_the_row_is_the_row_s_squared_norm(dim,
     np.testing.assert_allclose(product, (rows.astype(np.float64) ** 2).sum(axis=1), rtol=2.0**-8 + 1e-4)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dim", [64, 100, 128, 256])
 @pytest.mark.parametrize("bits", CODED)
 def test_the_mean_over_many_keys_is_the_row(bits, dim):
