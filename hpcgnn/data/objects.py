@@ -68,7 +68,7 @@ def _refuse_another_order(data: Any, choices: Choices, name: str) -> None:
     # Rows are taken by their place. If a pandas index names the same rows in another order, they belong elsewhere; an
     # index of 0, 1, 2, ... says nothing.
     ids, nodes = choices.node_ids, choices.nodes
-    if hasattr(nodes, "iloc") and (ids is None or isinstance(ids, str)):
+    if hasattr(nodes, "iloc") and hasattr(nodes, "columns") and (ids is None or isinstance(ids, str)):
         ids = nodes[column] if (column := ids or first_of(ID_NAMES, nodes.columns)) in nodes.columns else None
     if _is_networkx(data):
         ids = _objects(list(data.nodes()))

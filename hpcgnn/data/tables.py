@@ -194,7 +194,7 @@ def columns_of(data: Any, what: str) -> Table:
         data = data.to_arrow()
     if hasattr(data, "column_names") and hasattr(data, "to_pydict"):
         pairs = [(name, data.column(place)) for place, name in enumerate(data.column_names)]
-    elif hasattr(data, "iloc"):
+    elif hasattr(data, "iloc") and hasattr(data, "columns"):
         pairs = [(name, data.iloc[:, place]) for place, name in enumerate(data.columns)]
     elif _has_fields(data):
         pairs = [(name, data[name]) for name in data.dtype.names]
@@ -415,6 +415,8 @@ def ends_of(edges: Table, choices: Choices, what: str = "the edges", remedy: str
         held = f"columns {', '.join(named)}, and none goes" if named else "no columns, and none goes"
         raise DatasetError(f"{what} have {held} by a usual name of a {end}; {remedy.format(end)}"
                            f"{'' if len(named) > 1 else '; an index becomes columns by reset_index()'}")
+    if columns[0] == columns[1]:
+        raise DatasetError(f"{what} would lead from column {columns[0]!r} to itself; expected two columns")
     return found, is_guess
 
 

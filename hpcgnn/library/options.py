@@ -127,7 +127,7 @@ def preprocess_graph(data: Any, out: str | Path | None, options: PreprocessOptio
     def load() -> GraphDataset | None:
         if crew.rank:
             return None
-        if out is None:
+        if out is None or out == "":
             raise ConfigError("preprocess was given no folder to write to; pass out=FOLDER")
         check_folder(Path(out), options.overwrite)
         dataset = _load(data, replace(options, scratch=nearest_folder(Path(out))))

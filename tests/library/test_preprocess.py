@@ -404,6 +404,13 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(made, plain):
         made(data_of(plain), scratch="/tmp")
 
 
+@pytest.mark.parametrize("out", [None, ""])
+def test_shards_need_a_folder(plain, out):
+    """An empty path would be this folder."""
+    with pytest.raises(ConfigError, match="no folder to write to; pass out=FOLDER"):
+        hpcgnn.preprocess(data_of(plain), out=out)
+
+
 def test_editors_know_each_option_with_the_type_that_is_checked():
     taken = {item.name: item.type for item in fields(PreprocessOptions)}
     assert {name: taken.pop(name) for name in Options.__annotations__} == {
@@ -443,6 +450,8 @@ def refused(plain, known):
                                        "features are a dict; expected an array"),
         "ids of another number": ((data_of(plain), {"node_ids": ["a", "b"]}), "has 2 ids for 14 nodes"),
         "nodes that are pairs": ((networkx.grid_2d_graph(2, 2), {"labels": [0, 1, 0, 1]}), "node .0, 0., a tuple"),
+        "one column for both ends": ((edges, {"nodes": nodes, "source": "dst"}), "from column 'dst' to itself"),
+        "a Series as nodes": ((edges, {"nodes": pandas_tables(known)[1]["label"]}), "nodes are a Series; expected a"),
         "a wide edge list": ((np.ones((5, 4), int), {"labels": [0, 1]}), "edges have shape .5, 4."),
     }
 
