@@ -816,7 +816,7 @@ MUTATIONS = [
     Mutation("training/edge_dropout.py", "halo rows keep no degree", "if not self._reads_halo_degrees:", "if True:",
              THINNED),
     Mutation("results/correct_and_smooth.py", "training nodes keep their predictions",
-             "shares[rows] = labels\n", "pass\n", Tests("cli/test_predict.py -m parallel[1] -k smoothed")),
+             "shares[rows] = labels\n", "pass\n", Tests("cli/test_predict.py -k smoothed", 3)),
     # Models of PyTorch Geometric.
     Mutation("nn/linear.py", "a batch is a rank's rows", "graph.sum_of_pass(values.sum(0)) / count",
              "(values.sum(0) / max(1, len(rows)))", CONVOLUTIONS),

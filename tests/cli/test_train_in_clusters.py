@@ -51,7 +51,7 @@ def answered(hpcgnn, model, shards, *flags):
                                            ("gat", "degree-quant")])
 @BOTH
 def test_infer_has_the_scores_that_training_reported(hpcgnn, shards, shared_path, cut, model, scheme):
-    run = train(hpcgnn, shards, shared_path / "run", cut, model=model, quantize=scheme, epochs=20)
+    run = train(hpcgnn, shards, shared_path / "run", cut, model=model, quantize=scheme, epochs=10)
     scores, printed = answered(hpcgnn, run, shards, *cut)
     assert scores == reported(run)
     assert "was trained in" not in printed
