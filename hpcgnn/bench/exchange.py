@@ -65,7 +65,7 @@ class ExchangeBenchmark:
 
     def _measure_width(self, bits: int, rows: torch.Tensor, received: torch.Tensor) -> Iterator[Measurement]:
         layout = MessageLayout.build(np.full(self.num_rows, bits, np.uint8), self.width)
-        sizes = [0 if peer == self.comm.rank else layout.num_bytes for peer in range(self.comm.size)]
+        sizes = tuple(0 if peer == self.comm.rank else layout.num_bytes for peer in range(self.comm.size))
         send, receive = self.arena.slices(sizes, sizes)
         index, node_id = np.arange(self.num_rows, dtype=np.int32), np.arange(self.num_rows)
         peers = [peer for peer in range(self.comm.size) if peer != self.comm.rank]

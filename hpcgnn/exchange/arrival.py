@@ -97,6 +97,8 @@ class Arrival:
     @property
     def keys(self) -> list[CounterKey]:
         """The key by which each peer encoded its message."""
+        if self.sent_epochs is None and self.key.purpose != BACKWARD:
+            return [self.key] * len(self.messages.peers)
         keys, epochs = [], self.sent_epochs
         for place, rank in enumerate(self.messages.peers):
             key = self.key if epochs is None else self.key._replace(epoch=int(epochs[place]))
@@ -120,7 +122,8 @@ class Arrival:
         if self.before is not None:
             self.before.transfer.wait()
         self.transfer.wait()
-        self.traffic.note_age(self.age)
+        if self.age:
+            self.traffic.note_age(self.age)
 
     def packed(self) -> PackedRows | None:
         """The quantized rows, valid until the next exchange; None if `finish` must write them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -118,12 +118,12 @@ class Messages:
         return _with_rows(self.receive_rows, self.receive_layouts)
 
     @cached_property
-    def send_sizes(self) -> list[int]:
-        return [layout.num_bytes for layout in self.send_layouts]
+    def send_sizes(self) -> tuple[int, ...]:
+        return tuple(layout.num_bytes for layout in self.send_layouts)
 
     @cached_property
-    def receive_sizes(self) -> list[int]:
-        return [layout.num_bytes for layout in self.receive_layouts]
+    def receive_sizes(self) -> tuple[int, ...]:
+        return tuple(layout.num_bytes for layout in self.receive_layouts)
 
     @cached_property
     def is_packed(self) -> bool:
@@ -298,7 +298,8 @@ class MessageArena:
         self.is_passing = is_passing and transport is HOST
         self._send, self.received, self._passed_bytes = transport.empty(0), transport.empty(0), 0
 
-    def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
+    def slices(self, send_bytes: tuple[int, ...],
+               receive_bytes: tuple[int, ...]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view per message, to send and to receive."""
         if self.is_passing:
             self.received = NOTHING     # freed first, so that the new buffer may take its place
@@ -322,9 +323,10 @@ class MessageArena:
         return len(self._send) + self._passed_bytes + len(self.received) + staged
 
 
-def starts(sizes: list[int]) -> list[int]:
+@lru_cache(maxsize=128)
+def starts(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """First byte of each message in a buffer, and the end of the last one, padding included."""
     found = [0]
     for size in sizes:
         found.append(found[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
-    return found
+    return tuple(found)

@@ -23,7 +23,7 @@ from hpcgnn.exchange.codec import NAN_BYTE
 from hpcgnn.exchange.state import State, fill, on_host, table_of
 from hpcgnn.exchange.transfer import HOST, Transport
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.quantization import Buffer, MessageLayout, dequantize_rows, quantize_rows
 
 COLUMNS = 256     # values that share parameters of a code
 LARGEST = 1e38     # a code takes values up to 1.6e38
@@ -46,12 +46,14 @@ class Codes:
         message = transport.empty(self.layout.num_bytes)
         if len(self.index):
             quantize_rows(rows, self.index, self.ids, self.layout, key, message)
-        return on_host(message)
+        return message if transport is HOST else on_host(message)
 
     def decode(self, sent: np.ndarray, rows: torch.Tensor, key: CounterKey, transport: Transport) -> None:
         if len(self.index):
-            message = transport.empty(self.layout.num_bytes)
-            fill(message, sent)
+            message: Buffer = sent
+            if transport is not HOST:
+                message = transport.empty(self.layout.num_bytes)
+                fill(message, sent)
             dequantize_rows(message, self.index, self.ids, self.layout, rows, False, key)
 
 
@@ -228,7 +230,7 @@ class QuantizedSums:
 
     def sent_bytes(self, num_values: int) -> int:
         """Bytes that this rank sends for a sum of `num_values`."""
-        return Shares(num_values, self._bits, self._comm.rank, self._comm.size).sent_bytes if num_values else 0
+        return self._cut(num_values).sent_bytes if num_values else 0
 
     def _cut(self, num_values: int) -> Shares:
         """The shares of a vector; one of another length than the last begins without anything unsent."""

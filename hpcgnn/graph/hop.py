@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -198,7 +199,7 @@ class Matrices:
     near_back: SparseRows  # (back_in, back_out), only rows that a gradient reaches
     far_back: SparseRows   # (num_halo, back_out), or only the halo rows with gradients to send
 
-    @property
+    @cached_property
     def is_forward_only(self) -> bool:
         """Whether no gradient of this rank follows an edge."""
         return not len(self.near_back.indices) and not self.near_back.num_self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class Prefixes:
     # num_back[k] rows, the first ones, get a gradient from k hops away; None: as many as num_within
     num_back: list[int] | None = None
 
-    @property
+    @cached_property
     def backward(self) -> list[int]:
         return self.num_within if self.num_back is None else self.num_back
 

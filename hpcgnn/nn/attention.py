@@ -34,15 +34,12 @@ class GATConvolution(NarrowConvolution):
                               f"choose a hidden width that is a multiple of the heads")
         self.heads, self.combine = heads, combine
         mapped_dim = out_dim if combine == "concatenate" else heads * out_dim
+        self.maps_first = mapped_dim <= in_dim
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(mapped_dim, in_dim)))
         # Row 0 scores destinations, row 1 sources. Glorot's bound for (heads, columns), as PyTorch Geometric starts.
         bound = (6 / (heads + mapped_dim // heads)) ** 0.5
         self.attention = nn.Parameter(torch.empty(2, mapped_dim).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_dim))
-
-    @property
-    def maps_first(self) -> bool:
-        return len(self.weight) <= self.in_dim
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""

@@ -44,10 +44,7 @@ class NarrowConvolution(nn.Module):
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
         super().__init__()
         self.in_dim, self.out_dim, self.dropout = in_dim, out_dim, dropout
-
-    @property
-    def maps_first(self) -> bool:
-        return maps_first(self.in_dim, self.out_dim)
+        self.maps_first = maps_first(in_dim, out_dim)
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
         """Whether dropout may already be applied to input rows; not if input rows are sent unmapped."""

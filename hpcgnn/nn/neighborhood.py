@@ -239,25 +239,17 @@ class Neighborhood:
     def __post_init__(self) -> None:
         self.key: CounterKey | None = None if self.is_dropped else self.graph.next_dropout(self.probability)
         self.has_backward = torch.is_grad_enabled()      # inside a torch.autograd.Function it never is
+        self.is_constant = self.is_input and self.key is None      # the aggregate is the same in every epoch
+        # With codes of rows backward masks the input again, to save memory; else it recomputes rows from the
+        # activation's inputs.
+        has_codes = self.graph.stored_bits is not None
+        self.redraws_input = self.is_input and has_codes
+        self.makes_again = self.activation is not None and not has_codes
+        self.is_by_peer = self.hop.by_peer is not None
         self.site: ExchangeSite | None = None if self.is_input else self.graph.next_site(
             self.hop.reach, reduction=self.reduction)
         if self.key is not None and not self.is_input and self.graph.sends_sums:
             raise KernelError("rows that are sent as sums are masked before; see LocalGraph.dropped_to_send")
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the aggregate is the same in every epoch."""
-        return self.is_input and self.key is None
-
-    @property
-    def redraws_input(self) -> bool:
-        """Whether backward masks the input again instead of keeping it, to save memory."""
-        return self.is_input and self.graph.stored_bits is not None
-
-    @property
-    def makes_again(self) -> bool:
-        """Whether backward recomputes the rows from the activation's inputs."""
-        return self.activation is not None and self.graph.stored_bits is None
 
     def activated(self, h: torch.Tensor) -> torch.Tensor:
         """Return activated rows; the activation's inputs go to `before`."""
@@ -319,10 +311,6 @@ class Neighborhood:
 
     def drop_gradient(self, of_rows: torch.Tensor) -> torch.Tensor:
         return self._drop_in_place(of_rows, 0, of_rows.shape[0])
-
-    @property
-    def is_by_peer(self) -> bool:
-        return self.hop.by_peer is not None
 
     @property
     def _peer_exchange(self) -> PeerExchange:

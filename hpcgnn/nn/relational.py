@@ -48,12 +48,9 @@ class RGCNConvolution(NarrowConvolution):
             count = bases_of(num_relations, num_bases)
             self.basis = nn.Parameter(_glorot(count, out_dim, in_dim))
             self.coefficient = nn.Parameter(_glorot(num_relations, count)) if count < num_relations else None
+        self.maps_first = self.basis is not None and maps_bases_first(in_dim, out_dim, len(self.basis))
         self.weight_self = nn.Parameter(_glorot(out_dim, in_dim))
         self.bias = nn.Parameter(torch.zeros(out_dim))
-
-    @property
-    def maps_first(self) -> bool:
-        return self.basis is not None and maps_bases_first(self.in_dim, self.out_dim, len(self.basis))
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim) of h's type; sums are float32."""

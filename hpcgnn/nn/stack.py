@@ -36,20 +36,15 @@ class ConvolutionStack(nn.Module):
             self.convolution(dims[i], dims[i + 1], dropouts[i], i == num_layers - 1, **options)
             for i in range(num_layers))
         self.norms = nn.ModuleList(NORMS[norm](hidden_dim) for _ in range(num_layers - 1))
+        # Aggregations from input to logits; None if a layer can't leave out rows far from the loss, as a batch norm,
+        # which is over all rows.
+        can_leave_out = (all(isinstance(convolution, Convolution) for convolution in self.convolutions)
+                         and not any(isinstance(norm, BatchNorm) for norm in self.norms))
+        self.num_hops = num_layers if can_leave_out else None
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
         raise NotImplementedError("a subclass of ConvolutionStack must define `convolution`")
-
-    @property
-    def num_hops(self) -> int | None:
-        """Number of aggregations from input to logits; None if a layer can't leave out rows far from the loss.
-
-        A batch norm is over all rows.
-        """
-        can_leave_out = (all(isinstance(convolution, Convolution) for convolution in self.convolutions)
-                         and not any(isinstance(norm, BatchNorm) for norm in self.norms))
-        return len(self.convolutions) if can_leave_out else None
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to (num_inner, out_dim) logits.

@@ -184,7 +184,7 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: FarRows = None) -> tor
         n = matrix.num_near and m = matrix.num_columns - matrix.split
     """
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
-    _check_tables(matrix, near, far, out)
+    _check_tables(matrix, near, far)
     _multiply.on(near.device)(matrix, near, far, out, matrix.tasks, is_added=False)
     return out
 
@@ -214,13 +214,13 @@ def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch
     Raises KernelError for a matrix with a column_scale, an entry_scale or implied self-loops.
     """
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
-    _check_tables(matrix, near, None, out)
+    _check_tables(matrix, near, None)
     _check_entry_scale(matrix, near, entry_scale, entry_index)
     _multiply_weighted.on(near.device)(matrix, near, entry_scale, entry_index, out)
     return out
 
 
-def _check_tables(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor) -> None:
+def _check_tables(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor | None = None) -> None:
     num_far = 0
     if isinstance(far, PackedRows):
         num_far = len(far)

@@ -83,9 +83,6 @@ class Arena:
     def _take(self, num_bytes: int) -> tuple[int, int]:
         while self.returned:
             self._places.give_back(*self.returned.popleft())
-        return self._place(num_bytes)
-
-    def _place(self, num_bytes: int) -> tuple[int, int]:
         start, size, moves = self._places.take(num_bytes)
         for move in moves:
             self._move(move)

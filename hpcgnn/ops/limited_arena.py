@@ -228,7 +228,7 @@ class LimitedArena(Evictions, Arena):
     def _take(self, num_bytes: int) -> tuple[int, int]:
         self._take_returned()
         self._measure_others()
-        start, size = self._place(num_bytes)
+        start, size = super()._take(num_bytes)
         self.add(start, size)
         if self._excess(self._places.num_free) > 0:
             for free, num_free in self._places.drop_free():

@@ -37,23 +37,23 @@ class Pieces:
 
     def take(self, num_bytes: int) -> int:
         """Start of a piece, cut from the smallest free part that is large enough; MemoryError if there is none."""
-        start = self.take_or_none(num_bytes)
-        if start is None:
-            raise MemoryError(f"no room for {num_bytes} bytes among the arena's free pieces")
-        return start
-
-    def take_or_none(self, num_bytes: int) -> int | None:
         smallest = None
         for i, (_, size) in enumerate(self._free):
             if size >= num_bytes and (smallest is None or size < smallest[0]):
                 smallest = size, i
         if smallest is None:
-            return None
+            raise MemoryError(f"no room for {num_bytes} bytes among the arena's free pieces")
         size, i = smallest
         start = self._free[i][0]
         self._free[i:i + 1] = [(start + num_bytes, size - num_bytes)] if size > num_bytes else []
         self.top = max(self.top, start + num_bytes)
         return start
+
+    def take_or_none(self, num_bytes: int) -> int | None:
+        try:
+            return self.take(num_bytes)
+        except MemoryError:
+            return None
 
     def take_smallest(self, most: int) -> tuple[int, int] | None:
         """Take the smallest free part, or its first `most` bytes: its start and size; None if nothing is free."""

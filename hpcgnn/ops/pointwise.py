@@ -7,6 +7,7 @@ elements, and backward draws them again.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -107,6 +108,11 @@ class Activation:
         return _activate_backward.on(gradient.device)(gradient[:num_back], rows[:num_back], self, moments[:num_back],
                                                       out[:num_back])
 
+    @cached_property
+    def draws(self) -> tuple[int, int, int, int, float]:
+        """Key, threshold and scale of the dropout, as the host's kernels take them."""
+        return _draws(self.key, self.threshold)
+
     def ids(self, num_rows: int) -> np.ndarray | None:
         return self.node_id if self.node_id is None or len(self.node_id) == num_rows else self.node_id[:num_rows]
 
@@ -203,8 +209,7 @@ ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows over which one thread sums weig
 def _dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
              out: torch.Tensor | None = None) -> torch.Tensor:
     out = empty(rows.shape, rows.dtype) if out is None else out
-    kernels.dropout_rows(as_bytes(rows), *_dropout_arguments(node_id, key, threshold), as_bytes(out),
-                         STORAGE_NUMBER[rows.dtype])
+    kernels.dropout_rows(as_bytes(rows), node_id, *_draws(key, threshold), as_bytes(out), STORAGE_NUMBER[rows.dtype])
     return out
 
 
@@ -214,7 +219,7 @@ def _activate(rows: torch.Tensor, how: Activation,
     out = empty(rows.shape, rows.dtype) if out is None else out
     moments = torch.empty(0 if how.weight is None else rows.shape[0], 2)
     kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype],
-                          *_dropout_arguments(how.ids(rows.shape[0]), how.key, how.threshold), how.weight, how.bias,
+                          how.ids(rows.shape[0]) if how.threshold else None, *how.draws, how.weight, how.bias,
                           how.eps, moments.numpy(), as_bytes(out))
     return out, moments
 
@@ -228,13 +233,13 @@ def _activate_backward(gradient: torch.Tensor, rows: torch.Tensor, how: Activati
     weight_gradient = None if how.weight is None else torch.zeros_like(how.weight)
     bias_gradient = None if how.bias is None else torch.zeros_like(how.bias)
     kernels.activate_backward(as_bytes(rows), STORAGE_NUMBER[rows.dtype],
-                              *_dropout_arguments(how.ids(rows.shape[0]), how.key, how.threshold), how.weight, how.bias,
+                              how.ids(rows.shape[0]) if how.threshold else None, *how.draws, how.weight, how.bias,
                               how.eps, moments.numpy(), as_bytes(gradient), sums, as_bytes(out), weight_gradient,
                               bias_gradient)
     return weight_gradient, bias_gradient
 
 
-def _dropout_arguments(node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
-    if threshold == 0:
-        return None, 0, 0, 0, 0, 1.0
-    return node_id, key.seed, key.epoch, key.stream, threshold, DRAW_LEVELS / (DRAW_LEVELS - threshold)
+def _draws(key: CounterKey | None, threshold: int) -> tuple[int, int, int, int, float]:
+    if key is None or threshold == 0:
+        return 0, 0, 0, 0, 1.0
+    return key.seed, key.epoch, key.stream, threshold, DRAW_LEVELS / (DRAW_LEVELS - threshold)

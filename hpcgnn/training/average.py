@@ -61,7 +61,7 @@ class WeightAverage:
 
     def take(self) -> None:
         """Replace the weights by their average over a share, if there is one: exact steps go on from there."""
-        if self._decay:
+        if self._decay or not self._average:
             return
         self._write(self._average)
         self._average, self._num_steps = {}, 0

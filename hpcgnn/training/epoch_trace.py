@@ -117,7 +117,7 @@ class StepsTaken:
     # One per step since the last `read`, and one for all steps before it.
     checks: list[StepCheck | UnreadCheck] = field(default_factory=list)
     seconds: float = 0.0      # spent before this process began, like `traffic`
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Traffic | None = None
     unread: list[torch.Tensor] = field(default_factory=list)      # losses since the last `read`, on any device
 
     @property
@@ -137,9 +137,13 @@ class StepsTaken:
         self.checks, self.unread = [check], []
         return sum(self.losses), check
 
+    def with_earlier(self, traffic: Traffic) -> Traffic:
+        """Traffic of the whole epoch, from that of this process."""
+        return traffic if self.traffic is None else traffic.plus(self.traffic)
+
     def state(self, num_steps: int, by_row: bool, seconds: float, traffic: Traffic) -> State:
         """State for a checkpoint, including this process's seconds and traffic."""
-        (_, check), traffic = self.read(num_steps), traffic.plus(self.traffic)
+        (_, check), traffic = self.read(num_steps), self.with_earlier(traffic)
         return {"num_steps": num_steps, "by_row": int(by_row), "seconds": self.seconds + seconds,
                 "losses": np.array(self.losses), "traffic": traffic.state(),
                 "largest": np.array([check.largest_gradient, check.largest_result]),
@@ -152,6 +156,15 @@ class StepsTaken:
             return cls()
         check = StepCheck(float(state["largest"][0]), float(state["largest"][1]), int(state["hash"][0]))
         return cls(state["losses"].tolist(), [check], float(state["seconds"]), Traffic.of_state(state["traffic"]))
+
+
+def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
+    """Costs of an epoch on this rank: seconds of computing, packing, MPI, and blocked in MPI; bytes sent."""
+    return {
+        "compute_seconds": seconds - traffic.exchange_seconds - traffic.quantize_seconds,
+        "quantize_seconds": traffic.quantize_seconds, "exchange_seconds": traffic.exchange_seconds,
+        "blocked_seconds": traffic.blocked_seconds, "sent_bytes": sum(traffic.sent_by_peer.values()),
+    }
 
 
 def modeled_seconds(trace: EpochTrace, num_edges: int, config: TrainConfig, num_ranks: int,

@@ -26,6 +26,9 @@ def without_hooks(parameters: Iterable[nn.Parameter]) -> Iterator[Hooked]:
         before, after = one._backward_hooks, one._post_accumulate_grad_hooks
         if before or after:
             held.append((one, [before or {}, after or {}]))
+    if not held:
+        yield []
+        return
     kept = [(one, [dict(hooks) for hooks in both]) for one, both in held]
     for _, both in held:
         for hooks in both:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.methods import name_of
 from hpcgnn.partition.partition import PartitionStatistics
 from hpcgnn.run.process import peak_bytes, usable_cores
@@ -113,15 +112,6 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         **{f"{name}_per_epoch": mean(name) for name in MEANS},
         "median_hidden_seconds": statistics.median(record.get("hidden_seconds", 0.0) for record in metrics),
         **{f"{name}_per_epoch": mean(name) for name in metrics[-1] if name.startswith("disk_bytes")},
-    }
-
-
-def costs_of(seconds: float, traffic: Traffic) -> dict[str, float]:
-    """Costs of an epoch on this rank: seconds of computing, packing, MPI, and blocked in MPI; bytes sent."""
-    return {
-        "compute_seconds": seconds - traffic.exchange_seconds - traffic.quantize_seconds,
-        "quantize_seconds": traffic.quantize_seconds, "exchange_seconds": traffic.exchange_seconds,
-        "blocked_seconds": traffic.blocked_seconds, "sent_bytes": sum(traffic.sent_by_peer.values()),
     }
 
 

@@ -32,7 +32,14 @@ from hpcgnn.run.signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
 from hpcgnn.run.watchdog import HERE
 from hpcgnn.training.alike import alike_draws, check_same
 from hpcgnn.training.checkpoint import Checkpoint, Progress
-from hpcgnn.training.epoch_trace import EpochTrace, StepsTaken, fault_error, modeled_seconds, remark_on_divergence
+from hpcgnn.training.epoch_trace import (
+    EpochTrace,
+    StepsTaken,
+    costs_of,
+    fault_error,
+    modeled_seconds,
+    remark_on_divergence,
+)
 from hpcgnn.training.evaluate import Evaluation, classes_of, evaluate
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.model_hooks import hooks_of
@@ -43,7 +50,7 @@ from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
 from hpcgnn.training.run_folder import RunFolder, save
 from hpcgnn.training.run_lock import is_in_a_job_of_unknown_end, seconds_of_this_process, seconds_to_the_end_of_the_job
 from hpcgnn.training.session import Session
-from hpcgnn.training.summary import OtherPrograms, bytes_by_pair, costs_by_rank, costs_of, summarize
+from hpcgnn.training.summary import OtherPrograms, bytes_by_pair, costs_by_rank, summarize
 
 if TYPE_CHECKING:
     from hpcgnn.training.memory_limit import MemoryLimit
@@ -92,7 +99,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     loss, check = taken.read(num_steps)
     session.end_labels()
     seconds = taken.seconds + time.perf_counter() - started
-    traffic = session.exchange.training.take().plus(taken.traffic)
+    traffic = taken.with_earlier(session.exchange.training.take())
     session.exchange.end_epoch(traffic.sent_by_peer, costs_of(seconds, traffic))
     stop_signal = 0 if stop is None else stop.signal_number
     with session.exchange.giving_way(meets=False):
@@ -141,7 +148,8 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     num_rows = graph.num_nodes if graph.current_pass.hops_left is None else objective.num_global["train"]
     loss = with_term(loss, outputs, num_rows / moment.num_steps, comm.size)
     del outputs      # so that the backward pass can free them
-    loss = hooks_of(model).with_penalty(loss, comm.size)
+    hooks = hooks_of(model)
+    loss = hooks.with_penalty(loss, comm.size)
     if loss.requires_grad:      # else every weight is frozen, and `collect` raises an error
         with learner.gradients.without_hooks():
             (loss if learner.loss_scale.value == 1.0 else loss * learner.loss_scale.value).backward()
@@ -155,7 +163,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
                                    learner.loss_scale.value)
     HERE.note("computes")
     check = learner.step()
-    hooks_of(model).end_step()
+    hooks.end_step()
     return loss.detach(), check
 
 

@@ -17,10 +17,11 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.registry import read_toml
 from hpcgnn.training import summary
 from hpcgnn.training.environment import command_line, environment, launcher
+from hpcgnn.training.epoch_trace import costs_of
 from hpcgnn.training.job import Job, open_folder
 from hpcgnn.training.run_folder import RunFolder
 from hpcgnn.training.session import Session
-from hpcgnn.training.summary import costs_by_rank, costs_of, resident_bytes
+from hpcgnn.training.summary import costs_by_rank, resident_bytes
 
 
 def test_the_command_is_one_that_a_shell_takes(monkeypatch):

@@ -79,7 +79,7 @@ class Broadcaster(Stateful):
         if state["sent"]:
             self._last, self._sent_epoch = table_of(state["sent"]["rows"], device), int(state["sent"]["epoch"])
         self._arrived_epoch = state["arrived_epoch"].copy()
-        _, received = self.arena.slices([0], [len(state["bytes"])])
+        _, received = self.arena.slices((0,), (len(state["bytes"]),))
         fill(received[0], state["bytes"])
 
 

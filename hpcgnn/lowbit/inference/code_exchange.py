@@ -53,7 +53,8 @@ class CodeExchange:
         MappedRows that fill their bytes at that width are sent as they are.
         """
         dim, plan = codes.shape[1], self._plan
-        sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]
+        sizes = (tuple(packed_bytes(len(rows) * dim, bit_width) for rows in lists)
+                 for lists in (plan.boundary, plan.halo))
         send, receive = self._arena.slices(*sizes)
         whole = codes.table if isinstance(codes, MappedRows) and codes.fills(bit_width) else None
         for rows, message in zip(plan.boundary, send, strict=True):
