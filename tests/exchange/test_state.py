@@ -125,8 +125,11 @@ def remembered(value, path=""):
 
 
 @pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("kind", [name for name in KINDS if "thinned" not in name])
 def test_nothing_that_an_exchange_remembers_is_missing_after_a_restore(cut, kind):
-    """The attributes of all kept objects are compared, so that a new one can't be forgotten."""
+    """The attributes of all kept objects are compared, so that a new one can't be forgotten; of thinned messages the
+    layout changes once they have been read.
+    """
     pieces = cut("undirected", COMM.size)
     epochs, restored = epochs_of(kind, pieces), epochs_of(kind, pieces)
     walk(epochs, 0, 3, kind)

@@ -58,7 +58,7 @@ def test_every_method_that_sends_all_rows_learns_with_shared_ones(shared_path, s
     summary, metrics, _ = train(COMM, shards, shared_path / "run", hidden=16, epochs=12, lr=0.1, **SHARED,
                                 **method)
     assert summary["val_score"] > 0.8
-    assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
+    assert losses(metrics)[-1] < 0.6 * losses(metrics)[0]
 
 
 @pytest.mark.parallel([1, 2, 3, 4])

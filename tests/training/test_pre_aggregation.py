@@ -90,7 +90,7 @@ def test_ranks_of_a_node_share_what_comes(shared_path, shards, model):
 def test_every_method_learns_from_sums(shared_path, shards, method):
     summary, metrics, _ = train(COMM, shards, shared_path / "run", hidden=16, epochs=12, lr=0.1, **SUMS, **method)
     assert summary["val_score"] > 0.8
-    assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
+    assert losses(metrics)[-1] < 0.6 * losses(metrics)[0]
 
 
 @pytest.mark.parallel([1, 3])
