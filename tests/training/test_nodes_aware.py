@@ -50,15 +50,15 @@ def test_only_rows_that_cross_between_nodes_are_sent_and_each_once(shared_path, 
 @pytest.mark.parallel(3)
 @pytest.mark.parametrize("method", long_but((1, 4, 6), [
     {"method": "uniform", "bits": 1}, {"method": "pipegcn"}, {"method": "sylvie"},
-    {"method": "adaqp", "period": 2, "group_size": 20}, {"method": "joint", "period": 2, "group_size": 20},
+    {"method": "adaqp", "period": 4, "group_size": 20}, {"method": "joint", "period": 4, "group_size": 20},
     {"method": "vanilla", "predict": "previous"},
     {"method": "uniform", "bits": 1, "predict": "previous", "send_share": 0.3},
 ]), ids=lambda method: "-".join(map(str, method.values())))
 def test_every_method_that_sends_all_rows_learns_with_shared_ones(shared_path, shards, method):
-    summary, metrics, _ = train(COMM, shards, shared_path / "run", hidden=16, epochs=12, lr=0.1, **SHARED,
+    summary, metrics, _ = train(COMM, shards, shared_path / "run", hidden=16, epochs=20, lr=0.03, **SHARED,
                                 **method)
     assert summary["val_score"] > 0.8
-    assert losses(metrics)[-1] < 0.6 * losses(metrics)[0]
+    assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
 
 
 @pytest.mark.parallel([1, 2, 3, 4])

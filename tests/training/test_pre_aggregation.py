@@ -84,13 +84,13 @@ def test_ranks_of_a_node_share_what_comes(shared_path, shards, model):
 @SEVERAL
 @pytest.mark.parametrize("method", long_but((1, 3, 6), [
     {"method": "uniform", "bits": 4}, {"method": "pipegcn"}, {"method": "sylvie"}, {"method": "bns", "share": 0.5},
-    {"method": "sancus"}, {"method": "adaqp", "period": 2, "group_size": 20},
-    {"method": "joint", "period": 2, "group_size": 20},
+    {"method": "sancus"}, {"method": "adaqp", "period": 4, "group_size": 20},
+    {"method": "joint", "period": 4, "group_size": 20},
 ]), ids=lambda method: "-".join(map(str, method.values())))
 def test_every_method_learns_from_sums(shared_path, shards, method):
-    summary, metrics, _ = train(COMM, shards, shared_path / "run", hidden=16, epochs=12, lr=0.1, **SUMS, **method)
+    summary, metrics, _ = train(COMM, shards, shared_path / "run", hidden=16, epochs=20, lr=0.03, **SUMS, **method)
     assert summary["val_score"] > 0.8
-    assert losses(metrics)[-1] < 0.6 * losses(metrics)[0]
+    assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
 
 
 @pytest.mark.parallel([1, 3])
