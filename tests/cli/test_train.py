@@ -16,7 +16,8 @@ from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.job import Job, train
 from hpcgnn.training.run_folder import RunFolder
 
-FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+SETTINGS = {**SMALL, "epochs": 12, "checkpoint_every": 12}
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
 
 
 def settings_of(path):
@@ -43,7 +44,7 @@ def test_a_run_prints_its_result_and_leaves_all_its_files(hpcgnn, shards, shared
     names = on_rank_zero(MPI.COMM_WORLD, lambda: sorted(path.name for path in out.iterdir()))
     assert names == ["checkpoint-previous.h5", "checkpoint.h5", "config.toml", "metrics.jsonl", "summary.json"]
     settings, provenance = settings_of(out)
-    assert TrainConfig.of(**settings) == TrainConfig.of(**{"eval_every": 2, **SMALL, "seed": 3})
+    assert TrainConfig.of(**settings) == TrainConfig.of(**{"eval_every": 2, **SETTINGS, "seed": 3})
     assert (provenance["dataset"], provenance["ranks"]) == ("synthetic", num_ranks)
 
 
@@ -115,7 +116,7 @@ def test_overwrite_replaces_a_run(hpcgnn, shards, shared_path):
 
 def start(comm, shards, out, resume=False, **flags):
     """Collective: what the command does after MPI has started."""
-    train(comm, Job(shards, {**SMALL, **flags}, out=out, resume=resume))
+    train(comm, Job(shards, {**SETTINGS, **flags}, out=out, resume=resume))
 
 
 @pytest.mark.parallel([2, 3])

@@ -184,7 +184,7 @@ def test_sizes_are_found_in_the_weights(name):
 def run(shared_path):
     """A small run of two layers."""
     shards = write_once(MPI.COMM_SELF, easy_graph(), shared_path / "shards")
-    train(MPI.COMM_SELF, shards, shared_path / "run")
+    train(MPI.COMM_SELF, shards, shared_path / "run", epochs=12)
     return shared_path / "run"
 
 
