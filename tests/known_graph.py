@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
+from hpcgnn.shards.reader import read_partition, verify_shards
+from hpcgnn.shards.schema import GraphInfo
 
 SPLITS = ("train", "val", "test")
 
@@ -71,8 +72,11 @@ def make_known_graph(num_nodes: int = 14, num_arcs: int = 40, seed: int = 3) -> 
 
 def graph_in_shards(folder: Path) -> KnownGraph:
     """Read all parts back; arcs weigh 1 where shards hold no weights."""
-    info = verify_shards(folder)
-    parts = [read_partition(folder, part, info.num_parts) for part in range(info.num_parts)]
+    return _graph_in_parts(folder, verify_shards(folder))
+
+
+def _graph_in_parts(folder: Path, info: GraphInfo) -> KnownGraph:
+    parts = [read_partition(folder, part, info.num_parts, info) for part in range(info.num_parts)]
     name_of = {}
     for part in parts:
         names = part.inner_id if part.inner_name is None else part.inner_name
@@ -99,7 +103,8 @@ def _label(info, label):
 
 def assert_same(folder: Path, known: KnownGraph, has_weights: bool = True, has_splits: bool = True) -> None:
     """Check that shards hold a known graph, under its ids."""
-    found, info = graph_in_shards(folder), read_graph_info(folder)
+    info = verify_shards(folder)
+    found = _graph_in_parts(folder, info)
     assert info.has_edge_weights == has_weights
     assert found.arcs == (known.arcs if has_weights else dict.fromkeys(known.arcs, 1.0))
     assert found.features == known.features

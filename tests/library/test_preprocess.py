@@ -305,8 +305,9 @@ def test_ends_are_found_by_their_names_in_either_order(made, known, names):
     edges, nodes = pandas_tables(known)
     source, target = names.split()
     edges = edges.rename(columns={"src": source, "dst": target})
-    assert_same(made(edges[[source, target]], nodes=nodes), known, has_weights=False)
-    read = read_graph_info(made(edges[[source, target]], nodes=nodes, overwrite=True)).what_was_read
+    folder = made(edges[[source, target]], nodes=nodes)
+    assert_same(folder, known, has_weights=False)
+    read = read_graph_info(folder).what_was_read
     assert any("as no name tells more" in text for text in read.dubious) == (names == "a b")
     if names == "a b":
         return

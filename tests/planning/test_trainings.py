@@ -9,7 +9,7 @@ import pytest
 from covering import long_but
 from mpi4py import MPI
 from planning_setup import counted, planned, small_cluster
-from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
+from training_setup import easy_graph, on_rank_zero, shared_path, train, write_once  # noqa: F401
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.nn.names import MODEL_PATHS, RELATIONAL
@@ -38,14 +38,13 @@ def sparse_graph(spec):
 
 def planned_beside_trained(shared_path, spec, method, settings, epochs=2):  # noqa: F811
     """The prediction, the summary, the metrics and the bytes of the only evaluation of a short training."""
-    dataset = sparse_graph(spec)
-    shards = write_once(COMM, dataset, shared_path / "shards")
+    shards = write_once(COMM, sparse_graph(spec), shared_path / "shards")
     name, _, bits = method.partition(":")
     given = {"model": "sage", "layers": 3, "hidden": 20, "sum_bits": 32, **settings}
     summary, metrics, run = train(COMM, shards, shared_path / "run", epochs=epochs, eval_every=epochs, **given,
                                   method=name, **({"bits": int(bits)} if bits else {}))
     evaluated = COMM.allreduce(run.session.exchange.evaluation.payload_bytes)
-    return planned(shards, given, method), summary, metrics, evaluated
+    return on_rank_zero(COMM, lambda: planned(shards, given, method)), summary, metrics, evaluated
 
 
 def bytes_of(record):

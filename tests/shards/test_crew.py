@@ -57,10 +57,10 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("how", MAKING.values(), ids=MAKING)
 @pytest.mark.parametrize("form", FEATURES.values(), ids=FEATURES)
-@pytest.mark.covering
+@pytest.mark.covering(1)
 def test_files_are_the_same_for_any_number_of_ranks(form, how, shared_path):  # noqa: F811
     dataset = None
     if COMM.rank == 0:

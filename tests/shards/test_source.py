@@ -34,13 +34,14 @@ def of_nodes(count):
     return draw.standard_normal((NUM_OLD + NUM_NEW, 4)).astype(np.float32)[:count], np.arange(count) % 3
 
 
-def preprocess(edges, count, out, name=lambda node: node, **options):
+def preprocess(edges, count, out, name=lambda node: node, partitioner="contiguous", **options):
     x, y = of_nodes(count)
     splits = tuple([name(node) for node in range(first, NUM_OLD, 3)] for first in range(3))
     ends = np.array([[name(node) for node in row] for row in edges])
     y = np.where(np.arange(count) < NUM_OLD, y, -1)
     ids = np.array([name(node) for node in range(count)])
-    return hpcgnn.preprocess(ends, features=x, labels=y, splits=splits, node_ids=ids, name="grown", out=out, **options)
+    return hpcgnn.preprocess(ends, features=x, labels=y, splits=splits, node_ids=ids, name="grown", out=out,
+                             partitioner=partitioner, **options)
 
 
 def same_graphs(found, expected):
