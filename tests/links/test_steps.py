@@ -9,7 +9,17 @@ from covering import long_but
 from known_links import LINK_SETTINGS, classes_by, expected_loss, with_links
 from made_steps import NODES_A_CLUSTER, share_clusters
 from mpi4py import MPI
-from training_setup import RELATIONS, SMALL, assert_same_bits, losses, on_rank_zero, train, typed_graph, write_once
+from training_setup import (
+    RELATIONS,
+    SMALL,
+    assert_same_bits,
+    losses,
+    on_rank_zero,
+    train,
+    train_as_one,
+    typed_graph,
+    write_once,
+)
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.steps.clusters import deal
@@ -85,10 +95,7 @@ def test_ranks_train_as_one(shared_path, monkeypatch, settings):
     kind = settings.pop("graph", "")
     dataset = typed_graph(kind == "reverses") if kind in ("reverses", "relations") else \
         with_links(is_directed=kind == "directed")
-    found, metrics, _ = train(COMM, write_once(COMM, dataset, shared_path / "shards"), shared_path / "run", **settings)
-    alone = write_once(MPI.COMM_SELF, dataset, shared_path / "alone") if COMM.rank == 0 else None
-    expected, of_one = on_rank_zero(
-        COMM, lambda: train(MPI.COMM_SELF, alone, shared_path / "serial", **settings)[:2])
+    found, metrics, expected, of_one = train_as_one(COMM, dataset, shared_path, **settings)
     np.testing.assert_allclose(losses(metrics), losses(of_one), rtol=1e-3 if "history" in settings else 1e-5)
     assert found["test_score"] == pytest.approx(expected["test_score"], abs=0.01)
     # A share of the questions is another each epoch, and so is its loss.

@@ -85,7 +85,7 @@ def test_any_number_of_ranks_has_the_losses_of_one_on_shards_as_preprocess_makes
     """Partitions differ, and the order of rows; the clusters are those of the whole graph."""
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 400)
     dataset = easy_graph(1, "synthetic:nodes=2000,mean_degree=8,classes=4,features=12,signal=2")
-    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 6, "steps": steps, "lr": 0.008}
+    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 3, "steps": steps, "lr": 0.008}
     shards = on_rank_zero(COMM, lambda: as_preprocessed(dataset, shared_path / "shards", COMM.size))
     summary, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
     alone = on_rank_zero(COMM, lambda: as_preprocessed(dataset, shared_path / "alone", 1, "none"))

@@ -54,6 +54,18 @@ def stop(monkeypatch, shards, out, epoch, number, said, **settings):
     return on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
 
 
+def assert_goes_on(monkeypatch, shards, folder, epoch, number, num_steps, **settings):
+    """Collective: stopped in a step, a run goes on and ends as the whole one; the metrics of the whole one."""
+    whole, expected, _ = train(COMM, shards, folder / "whole", **settings)
+    resumed = stop(monkeypatch, shards, folder / "run", epoch, number,
+                   f"after step {number + 1} of {num_steps} in epoch {epoch + 1} of seed 0", **settings)
+    assert resumed.progress.epoch == epoch
+    summary, metrics, _ = train(COMM, shards, folder / "run", resumed=resumed, **settings)
+    assert without_seconds(metrics) == without_seconds(expected) and summary["results"] == whole["results"]
+    on_rank_zero(COMM, lambda: assert_same_bits(folder / "run/checkpoint.h5", folder / "whole/checkpoint.h5"))
+    return expected
+
+
 @pytest.mark.covering(1)
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("epoch, number", [(0, 0), (1, 2)])
@@ -66,14 +78,7 @@ def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_
     share_clusters(monkeypatch)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)      # auto begins with 4 steps
     settings = {**SETTINGS, "steps": steps, "history": history, "edge_dropout": edge_dropout}
-    expected_summary, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
-    resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number,
-                   f"after step {number + 1} of 4 in epoch {epoch + 1} of seed 0", **settings)
-    assert resumed.progress.epoch == epoch
-    summary, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
-    assert without_seconds(metrics) == without_seconds(expected)
-    assert summary["results"] == expected_summary["results"]
-    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
+    assert_goes_on(monkeypatch, shards, shared_path, epoch, number, 4, **settings)
 
 
 @pytest.mark.covering(1)
@@ -89,11 +94,7 @@ def test_a_method_that_keeps_rows_goes_on_bit_for_bit(shared_path, shards, monke
     settings = {**SETTINGS, **own, **deterministic, "steps": "3", "epochs": 4}
     for name in {"bits"} - own.keys():
         del settings[name]
-    _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
-    resumed = stop(monkeypatch, shards, shared_path / "run", 2, 1, "after step 2 of 3 in epoch 3", **settings)
-    _, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
-    assert without_seconds(metrics) == without_seconds(expected)
-    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
+    assert_goes_on(monkeypatch, shards, shared_path, 2, 1, 3, **settings)
 
 
 @pytest.mark.covering(1)
@@ -107,15 +108,10 @@ def test_a_run_that_turns_to_clusters_goes_on_bit_for_bit(shared_path, shards, m
     monkeypatch.setattr("hpcgnn.methods.step_count.LEAST_EARLY_FALL", 0.95)
     settings = {**SETTINGS, "steps": "auto", "epochs": 6}
     forgotten = count_calls(monkeypatch, FlatAdam, "forget")
-    _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
+    expected = assert_goes_on(monkeypatch, shards, shared_path, epoch, number, num_steps, **settings)
     assert [(record["num_steps"], record["by_row"]) for record in expected] == [(4, True)] * 2 + [(3, False)] * 3 + [
         (1, False)]
-    assert len(forgotten) == 1
-    resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number,
-                   f"after step {number + 1} of {num_steps} in epoch {epoch + 1}", **settings)
-    _, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
-    assert without_seconds(metrics) == without_seconds(expected) and len(forgotten) == 2
-    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
+    assert len(forgotten) == 2      # once in the whole run, once in the parts of the other
 
 
 def count_calls(monkeypatch, owner, name: str) -> list:
