@@ -32,7 +32,7 @@ RESTING = Tests("steps/test_steps.py -k second_epoch", 2)
 DEALING, BATCH = Tests("steps/test_dealing.py"), Tests("graph/test_batch.py")
 SHARE_INSIDE = Tests("steps/test_steps.py -k share_of_all", 2)
 STEPS_BY_SCORE = Tests("steps/test_steps_by_score.py")
-FEW_ARCS = Tests("steps/test_steps_by_score.py -m parallel[1] -k few_arcs")
+FEW_ARCS = Tests("steps/test_steps_by_score.py -k few_arcs", 2)
 TURN = Tests("steps/test_stop_between_steps.py -m parallel[1] -k 'turns and 2-0'")
 OTHER_STEPS = Tests("steps/test_stop_between_steps.py -k can_not_go_on", 2)
 ONE_STEP = Tests("steps/test_steps.py -m parallel[1] -k one_step_of_all_rows")
@@ -432,7 +432,7 @@ MUTATIONS = [
     Mutation("exchange/kinds/kept_messages.py", "bytes of some rows are saved for a table",
              "self.last.learn()", "pass", SENT_SHARE),
     Mutation("planning/messages.py", "a plan forgets the bitmap", " + np.ceil(rows / 8)", "",
-             Tests("planning/test_trainings.py -k send_share", 2)),
+             Tests("planning/test_trainings.py -k send_share", 3)),
     Mutation("exchange/kinds/sampled.py", "senders draw another sample",
              "key = CounterKey(seed, epoch, SAMPLE, 0)", "key = CounterKey(seed, epoch, SAMPLE, 1)",
              Tests("exchange/test_sampling.py -k expects", 2)),
