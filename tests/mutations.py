@@ -574,7 +574,7 @@ MUTATIONS = [
     Mutation("exchange/kinds/in_steps.py", "a rank that skips is expected to send",
              "(rows, layout) if does else", "(rows, layout) if True else", IN_STEPS),
     Mutation("exchange/kinds/sampled.py", "rows that are not drawn are zero in steps",
-             "if self._has_history:", "if False:", IN_STEPS),
+             "if self._has_history:", "if False:", Tests("steps/test_methods_in_steps.py -k a_sample", 3)),
     Mutation("exchange/trace.py", "the last step's ranges count alone",
              "found.by_peer.setdefault(peer, []).append((position, row_range))",
              "found.by_peer[peer] = [(position, row_range)]", IN_STEPS),
