@@ -10,8 +10,8 @@ from reference_quantization import encode_stored, narrow, receive_stored, rows_o
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
-from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 from hpcgnn.ops.dispatch import STORAGES
+from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 from hpcgnn.widths import BIT_WIDTHS
 
 DIMS = [1, 7, 41, 128, 129, 257]
