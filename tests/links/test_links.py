@@ -607,9 +607,9 @@ def test_ranks_train_as_one(shared_path, settings):
 def test_methods_learn_links(shared_path, method):
     """Rows of ends travel as all rows do: in few bits, late, or only if they have moved."""
     shards = write_once(COMM, with_links(), shared_path / "shards")
-    found, metrics, run = train(COMM, shards, shared_path / "run", **LINK_SETTINGS, epochs=15, hidden=16, lr=0.05,
+    found, metrics, run = train(COMM, shards, shared_path / "run", **LINK_SETTINGS, epochs=20, hidden=16, lr=0.05,
                                 dropout=0.0, **method)
-    assert losses(metrics)[-3:].mean() < losses(metrics)[0] - 0.1
+    assert losses(metrics)[-3:].mean() < losses(metrics)[0] - 0.2
     assert found["test_score"] > 0.05      # 240 nodes in any order have 0.025
     # Two layers and the loss exchange rows, and rows of the loss are as wide as those of the layers.
     assert run.session.traits.num_layers == 3

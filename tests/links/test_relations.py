@@ -404,11 +404,11 @@ def test_a_relation_without_links_can_t_be_asked_about(shared_path, asked, sente
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("decoder, symmetrize", [("distmult", True), ("complex", False), ("mlp", True)])
 def test_ranks_train_as_one(shared_path, decoder, symmetrize):
-    settings = {**LINK_SETTINGS, "model": "sage", "decoder": decoder, "dropout": 0.3, "epochs": 4, "lr": 0.02}
+    settings = {**LINK_SETTINGS, "model": "sage", "decoder": decoder, "dropout": 0.3, "epochs": 5, "lr": 0.03}
     found, metrics, expected, of_one = train_as_one(COMM, typed_graph(symmetrize), shared_path, **settings)
     np.testing.assert_allclose(losses(metrics), losses(of_one), rtol=1e-5)
     assert found["test_score"] == pytest.approx(expected["test_score"], abs=0.01)
-    assert losses(metrics)[-1] < losses(metrics)[0] - (0.005 if decoder == "mlp" else 0.05)
+    assert losses(metrics)[-1] < losses(metrics)[0] - (0.02 if decoder == "mlp" else 0.05)
 
 
 @pytest.mark.parallel(2)

@@ -195,7 +195,7 @@ def test_every_method_learns_in_steps(shards, shared_path, monkeypatch, method, 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 def test_quantized_training_in_steps_has_the_losses_of_one_rank(shared_path, monkeypatch, model, scheme):
     share_clusters(monkeypatch)
-    settings = {"model": model, "quantize": scheme, "steps": "3", "epochs": 2, "dropout": 0.3, "lr": 0.03}
+    settings = {"model": model, "quantize": scheme, "steps": "3", "epochs": 4, "dropout": 0.3, "lr": 0.03}
     _, metrics, _, expected = train_as_one(COMM, easy_graph(seed=2), shared_path, **settings)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5)
-    assert losses(metrics)[1] < losses(metrics)[0]
+    assert losses(metrics)[-1] < 0.95 * losses(metrics)[0]

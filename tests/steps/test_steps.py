@@ -151,15 +151,15 @@ def test_steps_of_weights_that_stand_have_the_loss_of_the_whole_graph(shared_pat
 @pytest.mark.parallel([2, 3, 4])
 @pytest.mark.parametrize("model, steps, own", long_but((0, 1, 2, 3), [
     ("sage-max", "4", {"edge_dropout": 0.4}), ("gcnii", "rows:4", {"edge_dropout": 0.4}),
-    ("gat", "4", {"history": "4"}), ("sage", "rows:4", {}), ("gat", "4", {"edge_dropout": 0.4}),
-    ("gcnii", "4", {"history": "bf16"}), ("sage", "4", {"history": "8"})]), ids=str)
+    ("gat", "8", {"history": "4"}), ("sage", "rows:8", {}), ("gat", "4", {"edge_dropout": 0.4}),
+    ("gcnii", "8", {"history": "bf16"}), ("sage", "8", {"history": "8"})]), ids=str)
 def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypatch, model, steps, own):
     """float32 sums differ in their order, and fewer bits may round them apart."""
     share_clusters(monkeypatch)
     _, metrics, _, expected = train_as_one(COMM, easy_graph(seed=4), shared_path, model=model, layers=3, hidden=8,
-                                           dropout=0.5, epochs=2, steps=steps, lr=0.02, **own)
+                                           dropout=0.5, epochs=4, steps=steps, lr=0.008, **own)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-3 if "history" in own else 1e-5)
-    assert losses(metrics)[1] < losses(metrics)[0]
+    assert losses(metrics)[-1] < (1 if "edge_dropout" in own else 0.95) * losses(metrics)[0]
 
 
 @pytest.mark.parallel([1, 2])
@@ -245,11 +245,11 @@ def test_training_in_steps_learns_and_scores_on_the_whole_graph(shared_path, mon
 def test_gradients_may_be_summed_in_few_bits(shared_path, monkeypatch):
     share_clusters(monkeypatch)
     shards = write_once(COMM, easy_graph(seed=7), shared_path / "shards")
-    found = {bits: train(COMM, shards, shared_path / f"run-{bits}", steps="3", epochs=3, hidden=64, sum_bits=bits)[1]
+    found = {bits: train(COMM, shards, shared_path / f"run-{bits}", steps="4", epochs=4, hidden=64, sum_bits=bits)[1]
              for bits in (32, 8)}
     exact, few = (losses(metrics) for metrics in found.values())
     np.testing.assert_allclose(few, exact, rtol=0.1)
-    assert not np.array_equal(few, exact) and few[-1] < 0.6 * few[0]
+    assert not np.array_equal(few, exact) and few[-1] < 0.5 * few[0]
     sums = [metrics[-1]["sent_bytes_sums"] for metrics in found.values()]
     assert sums[1] < 0.6 * sums[0]
 
