@@ -768,7 +768,7 @@ MUTATIONS = [
              "if not _are_close(values, values[:1].expand_as(values)):", "if len(values) == 0:",
              Tests("training/test_own_loss.py -k one_rank_alone", 2)),
     Mutation("training/own_loss.py", "a bound of a mean is not met by the rows that are tried",
-             "found &= found if np.isnan(other) else kinds", "found &= found", OWN_LOSS),
+             "found &= found if np.isnan(other) else fitting", "found &= found", OWN_LOSS),
     Mutation("training/session.py", "ranks begin with weights of their own",
              "            take_from_rank_zero(self.comm, model)\n", "            pass\n", BEGIN),
     Mutation("training/checkpoint.py", "a schedule begins anew",

@@ -195,8 +195,8 @@ class OwnLoss:
             found, value = self._kinds_on(outputs, labels, cut, population.num_rows)
             for first in _other_outputs(outputs, labels)[:, :cut]:
                 with suppress(TrainingError):
-                    kinds, other = self._kinds_on(torch.cat([first, outputs[cut:]]), labels, cut, 0)
-                    found &= found if np.isnan(other) else kinds      # outside of what the function takes
+                    fitting, other = self._kinds_on(torch.cat([first, outputs[cut:]]), labels, cut, 0)
+                    found &= found if np.isnan(other) else fitting      # outside of what the function takes
             # What a loss keeps between calls, such as a running mean, must be of all rows.
             keeps_state = has_changed()
         values = torch.tensor(comm.allgather(value))

@@ -240,7 +240,8 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
     # choose, so all parts agree on them.
     place = rows[target] + rows[source]
     if graph.edge_weight is not None:
-        weight = (0.5 + 37 * place % 101 / 101).astype(np.float32)      # in no order, which a sort would keep
+        # In no order, which a sort would keep; two parts have other means, which a threshold may be.
+        weight = (0.5 + 37 * place % 101 / 101 + degree[target]).astype(np.float32)
         of_edges = {"edge_weight": weight, "weighted_degree": np.bincount(target, weight).astype(np.float32)}
     for name, values in (("edge_type", graph.rows.edge_type), ("edge_attr", graph.rows.edge_attr)):
         if values is not None:
@@ -408,7 +409,7 @@ class _Log(TorchFunctionMode):
     def _check_slice(self, rows: torch.Tensor, index: Any) -> None:
         """Raise ConfigError for a slice of the nodes' rows that begins or ends at a number beyond the trial's rows."""
         first = index[0] if isinstance(index, tuple) and index else index
-        if isinstance(first, slice) and rows.dim() and len(rows) == self._num_rows and any(
+        if isinstance(first, slice) and rows.dim() and rows.shape[0] == self._num_rows and any(
                 isinstance(end, int) and end > self._num_rows for end in (first.start, first.stop)):
             shown = ":".join("" if end is None else str(end) for end in (first.start, first.stop))
             raise ConfigError(f"the model takes rows [{shown}] by their numbers, which are other nodes on each rank; "
@@ -539,8 +540,7 @@ class _Held:
 
     @contextmanager
     def counted_on(self) -> Iterator[bool]:
-        """Within the block, integers that the last pass has changed begin `LATER` passes ahead; yields if there are any.
-        """
+        """Within the block, integers that the last pass changed begin `LATER` passes ahead; yields if there are any."""
         numbers = [(before, name, before[name]) for _, now, before, _, _ in self._modules for name, value in now.items()
                    if type(value) is type(before.get(name)) is int and value != before[name]]
         tensors = {key: (one, values) for key, (one, values) in self._values.items()

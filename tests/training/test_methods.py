@@ -61,7 +61,8 @@ def test_every_method_trains_where_a_part_is_odd(shared_path, kind):
     is_apart = COMM.size <= (2 if kind == "alone" else 1)     # all ranks, or there is one: no byte goes anywhere
     expected, scores = None, {}
     for method in METHODS:
-        settings = {**SETTINGS, "epochs": 6, "eval_every": 3, "method": method, "sum_bits": 32, **OPTIONS.get(method, {})}
+        settings = {**SETTINGS, "epochs": 6, "eval_every": 3, "method": method, "sum_bits": 32,
+                    **OPTIONS.get(method, {})}
         summary, metrics, run = train(COMM, shards, shared_path / method, **settings)
         expected = losses(metrics) if expected is None else expected
         np.testing.assert_allclose(losses(metrics), expected, rtol=0 if is_apart else NEAR[method], err_msg=method)

@@ -402,6 +402,23 @@ class OfEdges(torch.nn.Module):
         return self.last(self.first(x, edge_index, edge_type).relu(), edge_index, self.change(self, edge_attr))
 
 
+class OfChosenEdges(Around):
+    def forward(self, x, edge_index, edge_type):
+        return super().forward(x, edge_index[:, edge_type == 1])
+
+
+class OfHeavyEdges(Around):
+    def forward(self, x, edge_index, edge_weight):
+        return super().forward(x, edge_index[:, edge_weight > edge_weight.mean()])
+
+
+def test_a_threshold_of_one_rank_s_edge_weights_is_refused(graph):
+    weights = torch.rand(graph.edge_index.shape[1], generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ConfigError, match="OfHeavyEdges's output for a node depends on other rows of its rank"):
+        try_model(hpcgnn.distribute(OfHeavyEdges(lambda self, h: h)), graph_of(graph.x, graph.edge_index, weights),
+                  np.arange(40), 2)
+
+
 @pytest.fixture
 def typed_graph(graph):
     generator = torch.Generator().manual_seed(0)
@@ -413,6 +430,7 @@ def test_a_model_that_reads_edges_is_tried_on_edges_with_relations_and_attribute
     for change in (lambda self, attr: attr, lambda self, attr: functional.dropout(self.norm(attr), 0.5, self.training)):
         tried = try_model(hpcgnn.distribute(OfEdges(change)), typed_graph, np.arange(40), 1)
         assert tried is not None and not tried.remark
+    assert not try_model(hpcgnn.distribute(OfChosenEdges(lambda self, h: h)), typed_graph, np.arange(40), 2).remark
     with pytest.raises(ConfigError, match=r"OfEdges's output for a node depends on other rows of its rank, .* by mean"):
         try_model(hpcgnn.distribute(OfEdges(lambda self, attr: attr - attr.mean(0))), typed_graph, np.arange(40), 1)
     with pytest.raises(ConfigError, match=r"GATv2Conv at model\.last is made for 4 columns of edge_attr, and is g"):
