@@ -298,12 +298,12 @@ class MessageArena:
         self.is_passing = is_passing and transport is HOST
         self._send, self.received, self._passed_bytes = transport.empty(0), transport.empty(0), 0
 
-    def slices(self, send_bytes: tuple[int, ...],
-               receive_bytes: tuple[int, ...]) -> tuple[list[Buffer], list[Buffer]]:
+    def slices(self, send_bytes: Sequence[int],
+               receive_bytes: Sequence[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view per message, to send and to receive."""
         if self.is_passing:
             self.received = NOTHING     # freed first, so that the new buffer may take its place
-        send_starts, receive_starts = starts(send_bytes), starts(receive_bytes)
+        send_starts, receive_starts = starts(tuple(send_bytes)), starts(tuple(receive_bytes))
         send = self._send if len(self._send) >= send_starts[-1] else self._empty(send_starts[-1])
         if len(self.received) < receive_starts[-1]:
             self.received = self._empty(receive_starts[-1])

@@ -104,7 +104,7 @@ def test_a_model_of_the_whole_graph_names_no_cut(hpcgnn, shards, shared_path):
 def test_resume_goes_on_with_the_same_clusters_and_refuses_others(hpcgnn, shards, shared_path, cut):
     comm = MPI.COMM_WORLD
     whole = train(hpcgnn, shards, shared_path / "whole", cut, quantize="degree-steps")
-    run = train(hpcgnn, shards, shared_path / "run", cut, quantize="degree-steps", epochs=6)
+    run = train(hpcgnn, shards, shared_path / "run", cut, quantize="degree-steps", epochs=2)
     settings = on_rank_zero(comm, lambda: read_toml(run / "config.toml"))
     assert (settings["clusters"], settings["between_clusters"]) == (24, cut == JOINED)
     before = on_rank_zero(comm, lambda: snapshot(run))
@@ -115,7 +115,7 @@ def test_resume_goes_on_with_the_same_clusters_and_refuses_others(hpcgnn, shards
         assert status != 0 and printed == "" and complaints.count("\n") == 1
         assert f"checkpoint.h5 was written with {name} = " in complaints and "and can't go on with " in complaints
     assert on_rank_zero(comm, lambda: snapshot(run)) == before
-    assert hpcgnn("train", shards, "--out", run, "--resume", "--epochs", 12)[0] == 0
+    assert hpcgnn("train", shards, "--out", run, "--resume", "--epochs", 4)[0] == 0
     lines = on_rank_zero(comm, lambda: [without_seconds(RunFolder(path).read_metrics()) for path in (whole, run)])
     assert [line["loss"] for line in lines[0]] == [line["loss"] for line in lines[1]]
 

@@ -145,5 +145,5 @@ def test_both_sides_of_a_message_of_rotated_rows_agree_on_two_bytes_a_row_beside
     plans = [ExchangePlan.build(part) for part in cut("directed", 3).parts]
     messages = [Codec(plan, UniformBits(2), Coding(rotated=BOTH)).messages(2, purpose, 13) for plan in plans]
     for rank, mine in enumerate(messages):
-        assert mine.send_sizes == [other.receive_sizes[rank] for other in messages]
-        assert mine.send_sizes == [(2 + 4) * len(rows) for rows in mine.send_rows]
+        assert mine.send_sizes == tuple(other.receive_sizes[rank] for other in messages)
+        assert mine.send_sizes == tuple((2 + 4) * len(rows) for rows in mine.send_rows)

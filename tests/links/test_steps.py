@@ -87,7 +87,7 @@ def test_a_step_learns_the_questions_about_its_nodes(shared_path, monkeypatch, i
     {"model": "gat", "steps": "rows:4", "link_share": 0.5}, {"model": "sage", "steps": "4", "graph": "directed"},
     {"model": "rgcn", "steps": "4", "graph": "reverses", "n3": 0.01, "decoder": "complex"},
     {"model": "rgcn", "steps": "rows:3", "graph": "relations", "n3": 0.01, "link_share": 0.5, "edge_dropout": 0.3},
-    {"model": "rgcn", "steps": "4", "graph": "relations", "asked_relation": RELATIONS[1]}]),
+    {"model": "rgcn", "steps": "4", "graph": "relations", "asked_relation": RELATIONS[1], "epochs": 4}]),
     ids=["gcn", "coded history", "share", "directed", "reverses", "relations", "one relation"])
 def test_ranks_train_as_one(shared_path, monkeypatch, settings):
     share_clusters(monkeypatch)
