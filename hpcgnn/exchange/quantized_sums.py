@@ -230,13 +230,19 @@ class QuantizedSums:
 
     def sent_bytes(self, num_values: int) -> int:
         """Bytes that this rank sends for a sum of `num_values`."""
-        return self._cut(num_values).sent_bytes if num_values else 0
+        return self._shares_of(num_values).sent_bytes if num_values else 0
+
+    def _shares_of(self, num_values: int) -> Shares:
+        if self._shares is not None and num_values == self._shares.num_values:
+            return self._shares
+        return Shares(num_values, self._bits, self._comm.rank, self._comm.size)
 
     def _cut(self, num_values: int) -> Shares:
         """The shares of a vector; one of another length than the last begins without anything unsent."""
-        if self._shares is None or num_values != self._shares.num_values:
-            self._shares, self._unsent = Shares(num_values, self._bits, self._comm.rank, self._comm.size), None
-        return self._shares
+        shares = self._shares_of(num_values)
+        if shares is not self._shares:
+            self._shares, self._unsent = shares, None
+        return shares
 
     def forget(self) -> None:
         """Discard what the last codes lacked."""

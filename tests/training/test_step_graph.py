@@ -26,9 +26,9 @@ from hpcgnn.training.trainer import TrainingRun
 COMM = MPI.COMM_WORLD
 
 GRAPH = "synthetic:nodes=30,mean_degree=4,classes=3,features=8,signal=2"
-SHAPE = {"model": "sage", "hidden": 8, "layers": 2, "epochs": 3, "eval_every": 3, "dropout": 0.3, "device": "cuda"}
+SHAPE = {"model": "sage", "hidden": 8, "layers": 2, "epochs": 5, "eval_every": 5, "dropout": 0.3, "device": "cuda"}
 RECIPES = {
-    "sage, adamw, schedule": {"optimizer": "adamw", "weight_decay": 0.01, "warmup": 2, "schedule": "cosine"},
+    "sage, adamw, schedule": {"optimizer": "adamw", "weight_decay": 0.01, "warmup": 4, "schedule": "cosine"},
     "sage, bf16, sylvie": {"precision": "bf16", "method": "sylvie"},
     "sage, ema": {"layers": 3, "residual": True, "norm": "none", "ema": 0.5},
     "gcn, pipegcn, batch norm": {"model": "gcn", "method": "pipegcn", "norm": "batch"},
@@ -72,7 +72,7 @@ def test_a_run_goes_on_with_or_without_replays(shards, shared_path):
     trained(shards, shared_path / "whole", {})
     for first, then in (("on", "off"), ("off", "on")):
         out = shared_path / first
-        trained(shards, out, {"epochs": 2, "step_graph": first})
+        trained(shards, out, {"epochs": 3, "step_graph": first})
         trained(shards, out, {"step_graph": then}, resumed=read_checkpoint(out / "checkpoint.h5"))
         assert_same_bits(out / "checkpoint.h5", shared_path / "whole/checkpoint.h5")
 
@@ -83,12 +83,12 @@ def test_callbacks_that_say_so_may_watch(shards, shared_path):
         changes_nothing = True
 
         def on_epoch_end(self, run, record):
-            if record["epoch"] == 3:
+            if record["epoch"] == 4:
                 run.model.dropout = 0.0
                 if run.learner.step_graph:
                     run.learner.step_graph.forget()
 
-    found = [trained(shards, shared_path / step_graph, {"epochs": 6, "step_graph": step_graph},
+    found = [trained(shards, shared_path / step_graph, {"epochs": 8, "step_graph": step_graph},
                      recipe=Recipe(callbacks=(Watch(),))) for step_graph in ("off", "on")]
     assert [number for number, _ in found] == [0, 2]
     assert losses(found[0][1]).tobytes() == losses(found[1][1]).tobytes()
