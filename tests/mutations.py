@@ -701,7 +701,7 @@ MUTATIONS = [
              "self._asynchrony", CONTROLLER),
     Mutation("methods/controller.py", "a restored run forgets that it was held",
              "self.base, self._is_held = state[\"base\"], state[\"is_held\"]", "self.base = state[\"base\"]",
-             CONTROLLER),
+             Tests("methods/test_controller.py -k restored", 3)),
     Mutation("methods/policies.py", "ranges are forgotten before the base changes",
              "self._traces = traces or self._traces", "self._traces = traces", POLICIES),
     Mutation("methods/choosing.py", "no epoch may read rows of the one before",

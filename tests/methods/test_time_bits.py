@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcgnn.errors import TrainingError
-from hpcgnn.methods.time_bits import LONGEST_PAST, Descent, WidthFloor, WidthTrial, is_slowing, next_base
+from hpcgnn.methods.time_bits import LONGEST_PAST, Descent, WidthFloor, WidthTrial, is_slowing, next_base, period_length
 
 TESTS = ("plain", "monotone", "relative")
 WIDTHS = (1, 2, 4, 8)
@@ -242,3 +242,7 @@ def test_another_base_begins_another_count():
     for loss, base in ((2.0, 1), (2.2, 1), (2.4, 2), (2.6, 2)):
         state = state.observe(loss, base, False, 4)
     assert state.losses == (2.4, 2.6) and not state.has_risen
+
+
+def test_periods_grow_fourfold_three_times():
+    assert [period_length(5, before) for before in (0, 1, 2, 3, 4, 50)] == [5, 20, 80, 320, 320, 320]
