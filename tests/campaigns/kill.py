@@ -21,7 +21,6 @@ mpi4py.rc.initialize = False     # only the ranks have MPI
 from campaigns.calls import STOPPED, last_of_traceback, must_run, sentences, shortened  # noqa: E402
 from campaigns.corrupt import plain  # noqa: E402
 from campaigns.mpi_choice import environment_of, names_of, use  # noqa: E402
-from fork_server import served  # noqa: E402
 from parallel_run import (  # noqa: E402
     ENDING_LIMIT,
     ParallelRun,
@@ -155,8 +154,6 @@ class Kill:
         """Start, wait for the moment, send the signal, and look at the end."""
         metrics = folder / "run" / "metrics.jsonl"
         before = count_lines(metrics)
-        if blow.seconds is None:
-            command = served(command[1:])       # what happens before torch is loaded meets none of these blows
         with ParallelRun(ranks, command, folder) as run:
             started = time.monotonic()
 
@@ -167,7 +164,7 @@ class Kill:
 
             while run.process.poll() is None and not is_time() and time.monotonic() < started + LIMIT:
                 time.sleep(0.002)
-            processes = [run.process.pid, *descendants(run.process.pid), *run.ranks().values()]
+            processes = [run.process.pid, *descendants(run.process.pid)]
             send(blow, run)
             allowed = ENDING_LIMIT + (STOP_SECONDS if blow.number == signal.SIGSTOP else 0.0)
             limit = time.monotonic() + allowed
