@@ -77,15 +77,15 @@ def test_the_forward_pass_is_the_same_and_gradients_are_close_at_8_bits(model, w
 @pytest.mark.parametrize("model", [pytest.param(model, marks=() if model in ("gat", "gin", "gcnii", "jknet") else
                                                 pytest.mark.long) for model in MODELS + OTHERS])
 def test_gradients_at_2_bits_are_right_in_the_mean(model):
-    """Without dropout epochs differ by the rounding alone. The mean of 16 has the error of one over sqrt(16), 0.25,
+    """Without dropout epochs differ by the rounding alone. The mean of 64 has the error of one over sqrt(64), 0.125,
     but for what products of two roundings in a normalization leave.
     """
     comm = MPI.COMM_SELF
     _, exact = pass_through(comm, open_graph(comm, None), model, dropout=0.0)
     graph = open_graph(comm, 2)
-    found = torch.stack([pass_through(comm, graph, model, epoch, 0.0)[1] for epoch in range(16)])
+    found = torch.stack([pass_through(comm, graph, model, epoch, 0.0)[1] for epoch in range(64)])
     one, mean = (found - exact).norm(dim=1).mean(), (found.mean(0) - exact).norm()
-    assert one > 0.05 * exact.norm() and mean < 0.35 * one
+    assert one > 0.05 * exact.norm() and mean < 0.2 * one
 
 
 @pytest.mark.parallel([1, 2, 3])
