@@ -13,6 +13,7 @@ from __future__ import annotations
 # hpcgnn.run.launch comes first, since it shares out the cores before torch starts its threads.
 # isort: off
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -32,8 +33,7 @@ import hpcgnn
 from hpcgnn.pyg.typed import NodeTypes
 from hpcgnn.training.scores import accuracy, macro_f1
 
-COLUMNS, EMBEDDING, HIDDEN = 32, 16, 16
-WITHOUT_FEATURES = ("aminer", "freebase")
+COLUMNS, HIDDEN = 32, 16
 EPOCHS, EVAL_EVERY = 60, 3
 ALWAYS = {"dropout": 0.5, "weight_decay": 5e-4}
 RECIPES = {f"norm {norm}, input dropout {dropout:g}": {"norm": norm, "input_dropout": dropout, "lr": 0.01}
@@ -46,46 +46,37 @@ TYPED, HEADS = "hgt", 2
 class Layers(nn.Module):
     """Two convolutions of PyTorch Geometric, with a norm, a ReLU and dropout between.
 
-    A graph without features has a learned row for each node, behind a column for each type. rgat maps its input first,
-    since RGATConv makes a matrix for each edge.
+    rgat maps its input first, since RGATConv makes a matrix for each edge.
     """
 
     def __init__(self, name, graph, recipe):
         super().__init__()
         relations, self.recipe = len(graph.relation_names), recipe
-        self.embedding = nn.Embedding(graph.num_nodes, EMBEDDING) if has_no_features(graph) else None
-        in_dim = graph.num_features + (EMBEDDING if self.embedding else 0)
-        self.map = nn.Linear(in_dim, HIDDEN) if name == "rgat" else nn.Identity()
-        self.first = CONVOLUTIONS[name](HIDDEN if name == "rgat" else in_dim, HIDDEN, relations)
+        self.map = nn.Linear(graph.num_features, HIDDEN) if name == "rgat" else nn.Identity()
+        self.first = CONVOLUTIONS[name](HIDDEN if name == "rgat" else graph.num_features, HIDDEN, relations)
         self.norm = nn.LayerNorm(HIDDEN) if recipe["norm"] == "layer" else nn.Identity()
         self.last = CONVOLUTIONS[name](HIDDEN, graph.num_classes, relations)
         if name == "rgat":      # unused, but PyTorch Geometric leaves it uninitialized, perhaps NaN
             nn.init.zeros_(self.first.l2), nn.init.zeros_(self.last.l2)
 
-    def forward(self, x, edge_index, edge_type, n_id):
-        if self.embedding is not None:
-            x = torch.cat([x, self.embedding(n_id)], dim=1)
+    def forward(self, x, edge_index, edge_type):
         x = self.map(functional.dropout(x, self.recipe["input_dropout"], self.training))
         h = self.norm(self.first(x, edge_index, edge_type)).relu()
         return self.last(functional.dropout(h, ALWAYS["dropout"], self.training), edge_index, edge_type)
 
 
 class TypedLayers(nn.Module):
-    """Two HGTConv with a table of rows for each type, as `Layers` otherwise."""
+    """Two HGTConv, as `Layers` otherwise."""
 
     def __init__(self, name, graph, recipe):
         super().__init__()
-        types, self.recipe, has_rows = NodeTypes.of(graph.info, name), recipe, has_no_features(graph)
-        self.embeddings = nn.ModuleDict({kind: nn.Embedding(len(nodes), EMBEDDING)
-                                         for kind, nodes in types.nodes.items() if has_rows})
+        types, self.recipe = NodeTypes.of(graph.info, name), recipe
         self.maps = nn.ModuleDict({kind: pyg.Linear(-1, HIDDEN) for kind in types.nodes})
         self.first, self.last = (pyg.HGTConv(HIDDEN, HIDDEN, graph.metadata(), HEADS) for _ in range(2))
         self.norm = nn.LayerNorm(HIDDEN) if recipe["norm"] == "layer" else nn.Identity()
         self.end = nn.Linear(HIDDEN, graph.num_classes)
 
-    def forward(self, x_dict, edge_index_dict, n_id_dict):
-        for kind, table in self.embeddings.items():
-            x_dict = x_dict | {kind: torch.cat([x_dict[kind], table(n_id_dict[kind])], dim=1)}
+    def forward(self, x_dict, edge_index_dict):
         x_dict = {kind: linear(functional.dropout(x_dict[kind], self.recipe["input_dropout"], self.training))
                   for kind, linear in self.maps.items()}
         h_dict = {kind: functional.dropout(self.norm(h).relu(), ALWAYS["dropout"], self.training)
@@ -101,24 +92,18 @@ def whole_pass(name, graph):
     """A function from a model of PyTorch Geometric to its logits for all nodes."""
     data = graph.to_pyg()
     if name != TYPED:
-        n_id = torch.arange(graph.num_nodes)
-        return lambda model: model(data.x, data.edge_index, data.edge_type, n_id)
+        return lambda model: model(data.x, data.edge_index, data.edge_type)
     types = NodeTypes.of(graph.info, name)
     x_dict = {kind: data.x[nodes.start:nodes.stop, types.columns[kind]] for kind, nodes in types.nodes.items()}
-    n_id_dict = {kind: torch.arange(len(nodes)) for kind, nodes in types.nodes.items()}
     edge_index_dict = {}
     for number, kind in enumerate(types.kinds):
         first = torch.tensor([[types.nodes[end].start] for end in (kind[0], kind[2])])
         edge_index_dict[kind] = data.edge_index[:, data.edge_type == number] - first
 
     def logits(model):
-        out_dict = model(x_dict, edge_index_dict, n_id_dict)
+        out_dict = model(x_dict, edge_index_dict)
         return torch.cat([out_dict[kind] for kind in types.nodes])
     return logits
-
-
-def has_no_features(graph):
-    return graph.name in WITHOUT_FEATURES
 
 
 def of_hpcgnn(name, graph, recipe, seed):
@@ -128,8 +113,8 @@ def of_hpcgnn(name, graph, recipe, seed):
     settings = {"epochs": EPOCHS, "eval_every": EVAL_EVERY, "seed": seed, "lr": recipe["lr"],
                 "weight_decay": ALWAYS["weight_decay"], "checkpoint_every": 0}
     if name in BUILT_IN:
-        model, embedding = name, EMBEDDING if has_no_features(graph) else 0
-        settings |= {**recipe, **ALWAYS, "layers": 2, "hidden": HIDDEN, "node_embedding": embedding}
+        model = name
+        settings |= {**recipe, **ALWAYS, "layers": 2, "hidden": HIDDEN}
     else:
         torch.manual_seed(seed)
         model = model_of(name, graph, recipe)
@@ -207,20 +192,33 @@ def train_one(results, graph, folder, name, side, recipe, seed):
 
 
 def reduce(source, target):
-    """Write a typed archive with standardized features of each type; of sparse ones the first COLUMNS left singular
-    vectors. A graph without features gets ones, which tell the types apart.
+    """Write a typed archive whose types all have features: standardized, and of sparse ones the first COLUMNS left singular
+    vectors. A type without features gets the first COLUMNS singular vectors of each kind of its edges, as a matrix of ones.
     """
     held = dict(np.load(source))
     for kind in [name.removesuffix("_indptr") for name in held if name.endswith("_indptr")]:
         indptr, indices, columns = (held.pop(f"{kind}_{part}") for part in ("indptr", "indices", "columns"))
         values = held.pop(f"{kind}_data", np.ones(len(indices), np.float32))
         matrix = scipy.sparse.csr_matrix((values, indices, indptr), (len(indptr) - 1, int(columns)))
-        held[kind] = scipy.sparse.linalg.svds(matrix, COLUMNS, v0=np.ones(min(matrix.shape)))[0]
-    for kind in [name for name in held if name.startswith("feat_")]:
+        held[kind] = singular_vectors(matrix)[0]
+    from_edges = defaultdict(list)
+    for name in [name for name in held if name.startswith("edge_")]:
+        ends = name.removeprefix("edge_").split("__")
+        matrix = scipy.sparse.csr_matrix((np.ones(held[name].shape[1]), tuple(held[name])),
+                                         [int(held[f"num_{end}"]) for end in ends])
+        for end, rows in zip(ends, singular_vectors(matrix), strict=True):
+            from_edges[f"feat_{end}"].append(rows)
+    held = {kind: np.concatenate(rows, axis=1) for kind, rows in from_edges.items()} | held
+    for kind in from_edges:
         held[kind] = ((held[kind] - held[kind].mean(0)) / held[kind].std(0)).astype(np.float32)
-    target_type = str(held["target"])
-    held.setdefault(f"feat_{target_type}", np.ones((int(held[f"num_{target_type}"]), 1), np.float32))
     np.savez(target, **held)
+
+
+def singular_vectors(matrix):
+    """The first COLUMNS singular vectors, left and right, fewer if the matrix has fewer rows or columns."""
+    columns = min(COLUMNS, min(matrix.shape) - 1)
+    left, _, right = scipy.sparse.linalg.svds(matrix, columns, v0=np.ones(min(matrix.shape)))
+    return left, right.T
 
 
 def main():

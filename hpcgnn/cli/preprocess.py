@@ -97,6 +97,8 @@ class PartitionerChoice(click.Choice):
 @click.option("--hold-out", type=(float, float), default=(0.0, 0.0), metavar="VAL TEST",
               help="Take these shares of the links out of the graph, drawn at random, or the last by the source's "
                    "time=COLUMN, to score a model that predicts links. Where every edge holds both ways, both go.")
+@click.option("--hold-out-relation", default="", metavar="NAME",
+              help="Take only links of this relation, such as user__rates__item.")
 @click.option("--val-links", type=GivenPath(exists=True, dir_okay=False), metavar="FILE",
               help="Links to hold out for validation: two columns of ids, as in edges:FILE; if edges have relations "
                    "three, source, relation, target.")

@@ -280,7 +280,7 @@ def assemble_dataset(name: str, graph: CleanGraph, features: Features | None, la
         held_out = links_of((options.val_links, options.test_links), len(graph.indptr) - 1, of_names, name,
                             graph.relation_names)
     relation_names = graph.relation_names
-    graph, held_out = hold_out(graph, held_out, options.hold_out, options.seed, name)
+    graph, held_out = hold_out(graph, held_out, options.hold_out, options.seed, name, options.hold_out_relation)
     graph = graph.with_remarks(labels.remarks)
     indptr, indices, report = graph[:3]
     num_nodes, unlabeled = len(indptr) - 1, labels.unlabeled

@@ -321,8 +321,9 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         timed = slice(None) if given.is_timed is None else given.is_timed
         ends = [np.asarray(column)[timed] for column in (source, target, given.relation) if column is not None]
         held_out, remark = last_links(graph, np.column_stack(ends), as_times(
-            given.time, f"{given.name}: the times of edges"), options.hold_out, given.name)
-        graph, options = graph.with_remarks((remark,)), replace(options, hold_out=(0.0, 0.0))
+            given.time, f"{given.name}: the times of edges"), options.hold_out, given.name, options.hold_out_relation)
+        graph = graph.with_remarks((remark,))
+        options = replace(options, hold_out=(0.0, 0.0), hold_out_relation="")
     if given.row_name is not None:
         rows = NodeRows(given.row_name, given.name)
         if len(rows) != num_nodes:

@@ -22,7 +22,7 @@ SETS = {VALIDATION: "validation", TEST: "test"}
 
 
 def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, float], seed: int,
-             name: str) -> tuple[CleanGraph, np.ndarray | None]:
+             name: str, relation: str = "") -> tuple[CleanGraph, np.ndarray | None]:
     """Take links out of a graph, as given or drawn at random.
 
     Parameters
@@ -30,6 +30,7 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
     given : (n, 3) int64 or None       source, target, and VALIDATION or TEST; if edges have relations
                                        (n, 4), with the link's relation
     shares : (float, float)            shares of the links that are drawn for validation and test if none are given
+    relation : str                     the relation whose links are drawn; by default all
 
     Returns
     -------
@@ -41,7 +42,7 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
     Raises
     ------
     DatasetError                       links given and to be drawn; a link in both sets; a set without links; without
-                                       relations, a link from a node to itself
+                                       relations, a link from a node to itself; an unknown relation
     """
     if given is None and not any(shares):
         return graph, None
@@ -53,7 +54,7 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
         # Parallel edges, which differ in their attributes, are one link.
         is_new = np.ones(len(edges), bool)
         is_new[1:] = (edges[1:] != edges[:-1]).any(axis=1)
-        links = np.flatnonzero(is_new & reverse.is_first(edges))
+        links = np.flatnonzero(is_new & reverse.is_first(edges) & reverse.are_of(relation, graph, edges, name))
         counts = [round(share * len(links)) for share in shares]
         if any(share and not count for share, count in zip(shares, counts, strict=True)):
             raise DatasetError(f"{name} has {len(links):,} links, and --hold-out {shares[0]} {shares[1]} draws none "
@@ -79,7 +80,7 @@ def hold_out(graph: CleanGraph, given: np.ndarray | None, shares: tuple[float, f
 
 
 def last_links(graph: CleanGraph, ends: np.ndarray, time: np.ndarray, shares: tuple[float, float],
-               name: str) -> tuple[np.ndarray, str]:
+               name: str, relation: str = "") -> tuple[np.ndarray, str]:
     """The last links by time, which `hold_out` takes as given, and a remark.
 
     A link that comes several times has the time of the first one. The last links are test, those before validation.
@@ -90,10 +91,12 @@ def last_links(graph: CleanGraph, ends: np.ndarray, time: np.ndarray, shares: tu
     graph : CleanGraph                the cleaned edges
     ends : (n, 2) or (n, 3) int64     source, target, and relation if edges have one, of all edges of the source
     time : (n,) int or float          see `as_times`
+    relation : str                    as in `hold_out`
 
     Raises
     ------
-    DatasetError                      no share; no time for each edge; a set, or training, without links
+    DatasetError                      no share; no time for each edge; a set, or training, without links; an unknown
+                                      relation
     """
     if not any(shares):
         raise DatasetError(f"{name} has times of edges, which have no effect without --hold-out; add it, such as "
@@ -102,7 +105,10 @@ def last_links(graph: CleanGraph, ends: np.ndarray, time: np.ndarray, shares: tu
         raise DatasetError(f"{name} has times of edges of shape {time.shape}; expected one for each of {len(ends)} "
                            "edges")
     ends, time = (rows[ends[:, 0] != ends[:, 1]] for rows in (ends, time))
-    ends = _Reverse.of(graph, _edges_of(graph)).one_way(ends)
+    reverse = _Reverse.of(graph, _edges_of(graph))
+    ends = reverse.one_way(ends)
+    is_asked = reverse.are_of(relation, graph, ends, name)
+    ends, time = ends[is_asked], time[is_asked]
     order = np.lexsort((time, *ends.T))
     ends, time = ends[order], time[order]
     is_first = np.ones(len(ends), bool)
@@ -204,6 +210,20 @@ class _Reverse(NamedTuple):
         own = _relation_of(edges)
         other = self.relation[own]
         return (other < 0) | (own < other) | ((own == other) & (edges[:, 0] <= edges[:, 1]))
+
+    def are_of(self, name: str, graph: CleanGraph, edges: np.ndarray, source: str) -> np.ndarray:
+        """Whether an edge is of the relation of this name, or of its reverse, (n,) bool; of any for an empty name.
+
+        Raises DatasetError for a relation that the graph does not have.
+        """
+        if not name:
+            return np.ones(len(edges), bool)
+        names = graph.relation_names
+        if name not in names:
+            raise DatasetError(f"the relation to hold out is {name!r}, and {source} has " + (
+                f"{', '.join(names[:3])}{', ..' if len(names) > 3 else ''}" if names else "no relations of edges"))
+        number = names.index(name)
+        return np.isin(_relation_of(edges), [number, *self.relation[number:number + 1]])
 
     def one_way(self, edges: np.ndarray) -> np.ndarray:
         """The edges, or their reverses that stand for the links."""

@@ -161,6 +161,7 @@ class SourceOptions:
     make_labels: int | None = None
     task: str = "auto"
     hold_out: tuple[float, float] = (0.0, 0.0)      # shares of links that are drawn for validation and for test
+    hold_out_relation: str = ""      # whose links alone are drawn; all by default
     val_links: Any = None      # held-out links: an array or table of ends, see `as_ends`
     test_links: Any = None
     is_public: bool = False
@@ -186,6 +187,9 @@ class SourceOptions:
         if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
             raise DatasetError(f"hold-out shares are {val} for validation and {test} for test; expected two numbers "
                                "from 0 that sum to less than 1")
+        if self.hold_out_relation and not any(self.hold_out):
+            raise DatasetError(f"the relation to hold out is {self.hold_out_relation!r}, which has no effect without "
+                               "shares; add --hold-out, such as --hold-out 0.1 0.1")
         if self.make_labels is not None and self.make_labels < 2:
             raise DatasetError(f"make-labels is {self.make_labels}; expected at least 2 classes")
         if self.seed < 0:

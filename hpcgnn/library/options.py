@@ -30,7 +30,8 @@ from hpcgnn.shards.writer import Making, Measured, make_shards
 STRUCTURAL = "structural"
 # Options that shards keep as their provenance.
 KEPT = ("parts", "reorder", "cluster_rows", "seed", "symmetrize", "root", "feature_format", "feature_bits",
-        "non_finite", "normalize_features", "split", "hold_out", "task", "make_labels", "overwrite")
+        "non_finite", "normalize_features", "split", "hold_out", "hold_out_relation", "task", "make_labels",
+        "overwrite")
 
 
 class Options(TypedDict, total=False):
@@ -64,6 +65,7 @@ class Options(TypedDict, total=False):
     normalize_features: str
     split: tuple[float, float]
     hold_out: tuple[float, float]
+    hold_out_relation: str
     val_links: Any
     test_links: Any
     make_labels: int | None

@@ -140,6 +140,7 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, comm
         the rest is test
     hold_out : (float, float)    shares of the links to take out of the graph for validation and for test, drawn at
         random, or the last by edge_time, for a model that predicts links; where every edge holds both ways, both go
+    hold_out_relation : str      take only links of this relation, such as "user__rates__item"
     val_links, test_links : (2, n) or (n, 2) array of ids, or a file with two columns
         held-out links that are given; if edges have relations, (n, 3) or three columns: source, relation, target
     make_labels : int            classes made from in-degrees, for a graph without labels

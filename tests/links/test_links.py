@@ -144,9 +144,9 @@ def test_shares_that_are_no_two_numbers_are_one_sentence(shares):
         SourceOptions(hold_out=shares)
 
 
-def made(data, shares, symmetrize=False, **choices):
+def made(data, shares, symmetrize=False, hold_out_relation="", **choices):
     return finish_dataset(given_graph(data, Choices(**choices)), SourceOptions(
-        hold_out=shares, symmetrize=symmetrize, feature_kind="structural"))
+        hold_out=shares, hold_out_relation=hold_out_relation, symmetrize=symmetrize, feature_kind="structural"))
 
 
 def expected_last(edges, time, shares, is_one_way):
@@ -292,6 +292,17 @@ def test_a_graph_with_types_holds_out_the_last_links_of_kinds_that_have_times(se
     np.savez(tmp_path / "g.npz", **arrays)
     options = SourceOptions(hold_out=shares, feature_kind="structural")
     assert load_source(f"npz:{tmp_path}/g.npz,time=edge_time", options).held_out.tolist() == sorted(held)
+
+
+def test_the_last_links_of_one_kind_are_held_out():
+    """The same as with times for this kind alone; the last links of the other kind with times stay."""
+    data = typed_with_times(np.random.default_rng(0))
+    alone = {key: {name: value for name, value in store.items() if name != "when" or "rates" in key}
+             for key, store in data.items()}
+    expected = made(alone, (0.1, 0.2), edge_time="when")
+    found = made(data, (0.1, 0.2), edge_time="when", hold_out_relation="user__rates__item")
+    assert found.held_out.tolist() == expected.held_out.tolist() and set(found.held_out[:, 3]) == {0}
+    assert found.indices.tolist() == expected.indices.tolist()
 
 
 @pytest.mark.parametrize("when, sentence", [

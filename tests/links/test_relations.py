@@ -64,6 +64,42 @@ def test_drawn_links_leave_with_their_relation_and_their_reverses():
     assert left.relation_names == graph.relation_names
 
 
+@pytest.mark.parametrize("name", ["likes", "owns"])
+def test_links_of_one_relation_are_drawn(name):
+    """By its own name or its reverse's; "owns" reverses "likes" here, and "knows" keeps all edges."""
+    likes, knows = [(0, 0, 3), (1, 0, 4), (2, 0, 3), (2, 0, 4), (0, 0, 5)], [(0, 1, 1), (1, 1, 2), (3, 1, 4)]
+    back = [(target, 2, source) for source, _, target in likes]
+    left, held = hold_out(typed_csr(likes + knows + back, 6), None, (0.2, 0.4), 3, "toy", name)
+    assert held[:, 2].tolist().count(VALIDATION) == 1 and held[:, 2].tolist().count(TEST) == 2
+    gone = {(source, relation, target) for source, target, _, relation in held.tolist()}
+    assert len(gone) == 3 and gone <= set(likes)
+    assert triples_of(left) == sorted(set(likes + knows + back) - gone - {(v, 2, u) for u, _, v in gone})
+
+
+def test_links_of_one_relation_are_drawn_where_reverses_were_added():
+    triples = [(0, 0, 1), (1, 0, 2), (2, 0, 3), (3, 0, 0), (0, 1, 2), (1, 1, 3)]
+    graph = typed_csr(triples, 4, symmetrize=True)
+    for name, number in (("likes", 0), ("knows", 1), ("knows reverse", 1)):
+        left, held = hold_out(graph, None, (0.0, 0.5), 7, "toy", name)
+        assert held[:, 3].tolist() == [number] * (2 - number) and len(left.indices) == 12 - 2 * len(held)
+
+
+@pytest.mark.parametrize("relation, sentence", [
+    ("hates", r"the relation to hold out is 'hates', and toy has likes, knows, owns$"),
+    ("owns", "has 0 links, and --hold-out 0.5 0.0 draws none")])
+def test_an_unknown_relation_or_one_without_links_is_refused(relation, sentence):
+    with pytest.raises(DatasetError, match=sentence):
+        hold_out(typed_csr([(0, 0, 1), (1, 1, 2)], 3), None, (0.5, 0.0), 0, "toy", relation)
+
+
+def test_a_relation_to_hold_out_needs_shares_and_relations(tmp_path):
+    with pytest.raises(DatasetError, match="'likes', which has no effect without shares; add --hold-out"):
+        SourceOptions(hold_out_relation="likes")
+    with pytest.raises(DatasetError, match="and given has no relations of edges"):
+        hpcgnn.preprocess(([0, 1], [1, 2]), hold_out=(0.0, 0.5), hold_out_relation="likes", name="given",
+                          out=tmp_path / "o", comm=MPI.COMM_SELF)
+
+
 def test_a_link_of_another_relation_stays():
     graph = typed_csr([(0, 0, 1), (0, 1, 1), (1, 2, 2)], 3)
     given = links_of((([0], ["knows"], [1]), None), 3, None, "toy", RELATIONS)
