@@ -5,8 +5,8 @@ knowledge_peer.py fb15k237.npz rgcn 5
 knowledge_peer.py fb15k237.npz dgl 100         epochs of one update each, on 30,000 triples
 
 ComplEx as in PyG's examples/kge_fb15k_237.py, R-GCN with DistMult as in its examples/rgcn_link_pred.py and in DGL's
-examples/pytorch/rgcn/link.py: their widths, rates, batches and negatives. Scores are filtered mean reciprocal ranks of both ends; ties count one half, as hpcgnn
-counts them.
+examples/pytorch/rgcn/link.py: their widths, rates, batches and negatives. Scores are filtered mean reciprocal ranks of
+both ends; ties count one half, as hpcgnn counts them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def train_dgl(train: torch.Tensor, num_nodes: int, num_relations: int):
     """The same for DGL's R-GCN: an epoch draws 30,000 triples, half of which carry messages, and learns them all."""
     sampled, negatives, hidden = 30_000, 10, 500
     dgl = import_dgl()
-    from dgl.nn.pytorch import RelGraphConv      # importable only after import_dgl
+    from dgl.nn.pytorch import RelGraphConv
 
     class Layers(torch.nn.Module):
         def __init__(self):

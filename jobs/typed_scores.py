@@ -192,8 +192,9 @@ def train_one(results, graph, folder, name, side, recipe, seed):
 
 
 def reduce(source, target):
-    """Write a typed archive whose types all have features: standardized, and of sparse ones the first COLUMNS left singular
-    vectors. A type without features gets the first COLUMNS singular vectors of each kind of its edges, as a matrix of ones.
+    """Write a typed archive whose types all have features: standardized, and of sparse ones the first COLUMNS left
+    singular vectors. A type without features gets the first COLUMNS singular vectors of each kind of its edges, as a
+    matrix of ones.
     """
     held = dict(np.load(source))
     for kind in [name.removesuffix("_indptr") for name in held if name.endswith("_indptr")]:
