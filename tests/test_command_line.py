@@ -297,6 +297,14 @@ def test_an_empty_path_is_not_this_folder(capsys, words):
     assert "the path is empty, as if by an unset variable of the shell" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [("inspect", "~/no shards"), ("inspect", "--plot=~/no folder/p.png", "~/no shards")])
+def test_a_tilde_is_the_home_folder(capsys, monkeypatch, tmp_path, words):
+    """A shell leaves it in --out=~/runs."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert command_line.run(list(words)) == 1
+    assert f"{tmp_path}/no shards" in capsys.readouterr().err
+
+
 def test_a_folder_that_was_removed_under_a_command_is_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()

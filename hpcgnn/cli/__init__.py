@@ -10,7 +10,10 @@ import click
 
 
 class GivenPath(click.Path):
-    """A path that is not empty; Python would take an empty one, from an unset variable of a shell, for this folder."""
+    """A path that is not empty; Python would take an empty one, from an unset variable of a shell, for this folder.
+
+    A shell leaves the ~ of --out=~/runs, which means the home folder.
+    """
 
     def __init__(self, **settings: Any):
         super().__init__(path_type=Path, **settings)
@@ -18,4 +21,4 @@ class GivenPath(click.Path):
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None):
         if not os.fspath(value):
             self.fail("the path is empty, as if by an unset variable of the shell; write . for this folder", param, ctx)
-        return super().convert(value, param, ctx)
+        return super().convert(os.path.expanduser(value), param, ctx)

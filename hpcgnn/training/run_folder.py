@@ -21,6 +21,7 @@ from mpi4py import MPI
 from hpcgnn.errors import TrainingError
 from hpcgnn.registry import as_toml, read_json, seal_json, seal_toml
 from hpcgnn.run.launch import together
+from hpcgnn.shards.schema import GRAPH_FILE
 from hpcgnn.shards.sealed import sync_folder
 from hpcgnn.training.checkpoint import Checkpoint, Generations, Progress
 from hpcgnn.training.run_lock import RunLock
@@ -110,6 +111,8 @@ class RunFolder:
 
         With `resume`, a run that stopped before its first checkpoint is also removed: it can't continue.
         """
+        if os.path.lexists(self.path / GRAPH_FILE):
+            raise TrainingError(f"run folder {self.path} holds shards; choose another with --out")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable-{os.getpid()}"

@@ -163,8 +163,11 @@ class RunLock:
                 pass
         except OSError as error:
             self._remove_made_folders()
-            raise TrainingError(f"run folder {self.folder} can't be written: {error.strerror}; "
-                                "choose another with --out") from error
+            lost = next((path for path in (self.folder, *self.folder.parents) if os.path.islink(path) and
+                         not os.path.exists(path)), None)
+            why = error.strerror if lost is None else f"{lost} is a link to {os.readlink(lost)}, which does not exist"
+            raise TrainingError(f"run folder {self.folder} can't be written: {why}; choose another with --out") \
+                from error
         except BaseException:
             self._remove_made_folders()
             raise

@@ -197,6 +197,14 @@ def test_a_folder_that_holds_a_run_is_refused_or_replaced(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_a_folder_of_shards_takes_no_run(tmp_path):
+    (tmp_path / "graph.h5").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(TrainingError, match="holds shards; choose another with --out"):
+            RunFolder(tmp_path).create(overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
+
+
 @pytest.mark.parallel([2])
 def test_training_leaves_the_shards_as_they_were(shared_path, shards):
     comm = MPI.COMM_WORLD
