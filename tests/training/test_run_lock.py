@@ -244,6 +244,6 @@ def test_a_folder_that_cant_be_made_is_one_sentence(tmp_path, path):
 @pytest.mark.parametrize("path", ["link", "link/run"])
 def test_a_link_to_nothing_is_said(tmp_path, path):
     (tmp_path / "link").symlink_to(tmp_path / "scratch")
-    with pytest.raises(TrainingError, match=f"can't be written: {tmp_path}/link is a link to {tmp_path}/scratch, which"):
+    with pytest.raises(TrainingError, match=f"can't be written: {tmp_path}/link is a link to .*/scratch, which"):
         RunLock(tmp_path / path).__enter__()
     assert names(tmp_path) == ["link"]
