@@ -145,6 +145,9 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
     shape = values.code.shape if isinstance(values, Words) else values.shape
     if len(shape) not in (1, 2) or 0 in shape[1:]:
         raise DatasetError(f"{name} has labels of shape {shape}; expected a number, a text or a row per node")
+    if len(shape) == 2 and shape[0] == 1 < shape[1]:
+        raise DatasetError(f"{name} has labels of shape {shape}, a row for one node; if these are labels of {shape[1]} "
+                           "nodes, pass labels.reshape(-1)")
     if isinstance(values, Words):
         if len(shape) == 2 and shape[1] > 1:
             raise DatasetError(f"{name} has texts of shape {shape} for labels; expected one class per node, or columns "

@@ -65,10 +65,16 @@ def test_every_nan_of_targets_has_one_pattern_of_bits():
     assert len(np.unique(bits)) == 1
 
 
+@pytest.mark.parametrize("values", [[[0, 1, 2, 1]], [[0.5, 1.5]], [["a", "b", "a"]]])
+def test_labels_in_one_row_are_refused(values):
+    with pytest.raises(DatasetError, match=r"a row for one node; if these are labels of \d nodes, pass labels.reshape"):
+        read_labels(np.array(values), "auto", "g")
+
+
 @pytest.mark.parametrize("values, task, complaint", [
     ([0.5, 1], "classes", "label 0.5 at node 0; expected a whole class number"),
-    ([[0, 2]], "auto", "multi-label value 2 at node 0; expected 0 or 1"),
-    ([["a", "b"]], "auto", "texts of shape .1, 2. for labels"),
+    ([[0, 2], [1, 0]], "auto", "multi-label value 2 at node 0; expected 0 or 1"),
+    ([["a", "b"], ["a", "c"]], "auto", "texts of shape .2, 2. for labels"),
     (["['a', 'b']", "['a']", "nan"], "auto", "lists that were written as texts; write a;b"),
     (['["a"]', "[]"], "auto", "lists that were written as texts; write a;b"),
     (["a"], "regression", "labels that are texts, 'a' first; a regression needs numbers"),
