@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Filtered mean reciprocal ranks on knowledge graphs: ComplEx over a table of rows (examples/knowledge_graph.py) and R-GCN
-# with DistMult, with messages of each width; then ComplEx and R-GCN of PyTorch Geometric by its own examples' recipes.
+# with DistMult, with messages of each width; then ComplEx and R-GCN of PyTorch Geometric, and R-GCN of DGL, by their examples' recipes.
 #   HPCGNN_DATASETS             folder with links/GRAPH.npz: arrays train, valid, test; head, relation, tail
 #   HPCGNN_BENCHMARK_GRAPHS     default: "fb15k237 wn18rr"
 #   HPCGNN_BENCHMARK_RANKS      of the trainings that send messages, default: 2; float32 runs on one rank, too
 #   HPCGNN_BENCHMARK_BITS       default: "32 8 4 2"
 #   HPCGNN_BENCHMARK_SETTINGS   of ComplEx, as in "epochs=3000 dim=300"; default: none, which takes the example's
 #   HPCGNN_BENCHMARK_RGCN       of R-GCN; default: the words after of_rgcn= below
-#   HPCGNN_BENCHMARK_EPOCHS     of ComplEx and R-GCN of PyTorch Geometric; 0 leaves one out. Default: "50 0", since this R-GCN
-#                               needs more than 24 GB on FB15k-237
+#   HPCGNN_BENCHMARK_EPOCHS     of ComplEx and R-GCN of PyTorch Geometric, and of R-GCN of DGL; 0 leaves one out. Default:
+#                               "50 0 0", since PyTorch Geometric's R-GCN needs more than 24 GB on FB15k-237
 #   HPCGNN_BENCHMARK_OUT        default: runs/benchmark-knowledge; finished runs are not repeated
 set -euo pipefail
 
@@ -21,7 +21,7 @@ read -ra settings <<<"${HPCGNN_BENCHMARK_SETTINGS:-}"
 of_rgcn="layers=1 hidden=200 node_embedding=200 num_bases=4 dropout=0 edge_dropout=0.4 decoder=distmult link_share=0.03"
 of_rgcn+=" negatives=2048 n3=0.01 lr=0.02 schedule=cosine epochs=500 eval_every=100"
 read -ra of_rgcn <<<"${HPCGNN_BENCHMARK_RGCN:-$of_rgcn}"
-read -ra epochs <<<"${HPCGNN_BENCHMARK_EPOCHS:-50 0}"
+read -ra epochs <<<"${HPCGNN_BENCHMARK_EPOCHS:-50 0 0}"
 ranks=${HPCGNN_BENCHMARK_RANKS:-2}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-knowledge}
 
@@ -51,8 +51,10 @@ for graph in "${graphs[@]}"; do
         [[ -f $run/complex-$bits/summary.json ]] || complex "$graph" "$parts" "$run/complex-$bits" "${words[@]}"
         [[ -f $run/rgcn-$bits/summary.json ]] || rgcn "$graph" "$parts" "$run/rgcn-$bits" "${words[@]/#/--set=}"
     done
-    [[ ${epochs[0]} == 0 ]] || python "$here/knowledge_peer.py" "$archive" complex "${epochs[0]}"
-    [[ ${epochs[1]} == 0 ]] || python "$here/knowledge_peer.py" "$archive" rgcn "${epochs[1]}"
+    peers=(complex rgcn dgl)
+    for place in "${!epochs[@]}"; do
+        [[ ${epochs[place]} == 0 ]] || python "$here/knowledge_peer.py" "$archive" "${peers[place]}" "${epochs[place]}"
+    done
 done
 python - "$out" <<'END'
 import json, sys
