@@ -108,6 +108,8 @@ def last_links(graph: CleanGraph, ends: np.ndarray, time: np.ndarray, shares: tu
     reverse = _Reverse.of(graph, _edges_of(graph))
     ends = reverse.one_way(ends)
     is_asked = reverse.are_of(relation, graph, ends, name)
+    if relation and not is_asked.any():
+        raise DatasetError(f"{name} has no times of edges of {relation}, whose last links are to be held out")
     ends, time = ends[is_asked], time[is_asked]
     order = np.lexsort((time, *ends.T))
     ends, time = ends[order], time[order]

@@ -303,6 +303,8 @@ def test_the_last_links_of_one_kind_are_held_out():
     found = made(data, (0.1, 0.2), edge_time="when", hold_out_relation="user__rates__item")
     assert found.held_out.tolist() == expected.held_out.tolist() and set(found.held_out[:, 3]) == {0}
     assert found.indices.tolist() == expected.indices.tolist()
+    with pytest.raises(DatasetError, match="graph has no times of edges of user__likes__item, whose last links"):
+        made(data, (0.1, 0.2), edge_time="when", hold_out_relation="user__likes__item")
 
 
 @pytest.mark.parametrize("when, sentence", [
