@@ -9,6 +9,7 @@ from accelerator_mutations import ACCELERATOR_MUTATIONS
 from mutation import Mutation, Tests
 
 SORTED, PIECES_OF_ROWS = Tests("data/test_cleaning.py"), Tests("data/test_row_files.py")
+ONE_RELATION = Tests("links/test_relations.py links/test_links.py -m 'not parallel' -k 'one_relation or one_kind'")
 TREATED = Tests("data/test_features.py -k 'any_piece or block'")
 STAGES = Tests("shards/test_stages.py -m parallel[1]")
 CREW_OF_TWO, PREPROCESS = Tests("shards/test_crew.py", 2), Tests("cli/test_preprocess.py -k 'stage or known_length'")
@@ -838,6 +839,10 @@ MUTATIONS = [
              "(torch.from_numpy(ids).to(edge_index.device) for ids in (",
              "(torch.arange(len(ids)) for ids in (", DRAWS),
     # Preprocess: what is read in pieces, and what ranks share out.
+    Mutation("data/hold_out.py", "a relation called by its reverse has no links",
+             "[number, *self.relation[number:number + 1]]", "[number]", ONE_RELATION),
+    Mutation("data/hold_out.py", "the last links of one relation are those of all",
+             "ends, time = ends[is_asked], time[is_asked]", "", ONE_RELATION),
     Mutation("data/arrays.py", "a gathered row is read from the place of another",
              "self._offset + number * size", "self._offset + place", PIECES_OF_ROWS),
     Mutation("data/arrays.py", "kept rows are counted without their last block",
