@@ -210,7 +210,7 @@ def reduce(source, target):
         for end, rows in zip(ends, singular_vectors(matrix), strict=True):
             from_edges[f"feat_{end}"].append(rows)
     held = {kind: np.concatenate(rows, axis=1) for kind, rows in from_edges.items()} | held
-    for kind in from_edges:
+    for kind in [name for name in held if name.startswith("feat_")]:
         held[kind] = ((held[kind] - held[kind].mean(0)) / held[kind].std(0)).astype(np.float32)
     np.savez(target, **held)
 
