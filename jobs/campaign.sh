@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Try hpcgnn with faults of one kind, over and over, and print how many were tried and how many failed:
-#   jobs/campaign.sh kill|corrupt|reseal|io|memory|adversarial|soak|sanitize|all
+#   jobs/campaign.sh kill|disk|corrupt|reseal|io|memory|adversarial|soak|sanitize|all
 #       [--minutes M] [--cases N] [--seed S] [--out DIR] [--resume] [--case K] [--mpi openmpi|mpich|both]
 # Each leaves DIR/NAME.json (build/campaigns); --resume goes on after the last case that was tried, and --case K tries
 # one again: case K of a seed is always the same. The exit status is 0 only when no case failed.

@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from fork_server import forked_for, served
 
@@ -68,16 +70,17 @@ class ParallelRun:
     num_ranks : int
     command : program and arguments of each rank
     cwd : folder to run in, which also takes what the run prints
+    more : variables of the environment beside this process's own
     """
 
-    def __init__(self, num_ranks: int, command: list, cwd: Path):
+    def __init__(self, num_ranks: int, command: list, cwd: Path, more: Mapping[str, str] = MappingProxyType({})):
         binding = ["--bind-to", "none"] if is_open_mpi() else []
         self._outputs = cwd / "mpirun.stdout", cwd / "mpirun.stderr"
         self._started = time.monotonic()
         with open(self._outputs[0], "wb") as stdout, open(self._outputs[1], "wb") as stderr:
             self.process = subprocess.Popen([launcher(), *binding, "-n", str(num_ranks), *map(str, command)], cwd=cwd,
-                                            env=clean_environment(), stdin=subprocess.DEVNULL, stdout=stdout,
-                                            stderr=stderr, start_new_session=True)
+                                            env={**clean_environment(), **more}, stdin=subprocess.DEVNULL,
+                                            stdout=stdout, stderr=stderr, start_new_session=True)
 
     def __enter__(self) -> ParallelRun:
         return self

@@ -8,6 +8,8 @@ a GivenGraph, as hpcgnn's own sources make.
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -145,9 +147,12 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
     is_function = kind not in LOADERS and bool(kind) and rest.isidentifier()
     if not is_function and (not colon or kind not in LOADERS):
         meant = f"; write {kind_of(spec)}:{spec}" if kind_of(spec) and not colon else hint_of(kind, LOADERS)
+        meant = f"; after {kind} come a colon and what to read: docs/own-data.md" if kind in LOADERS else meant
         meant = f"; write {FULL_NAMES[spec.lower()]}" if spec.lower() in FULL_NAMES else meant
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
                            f"{', '.join(LOADERS)}, or MODULE:FUNCTION{meant}")
+    # A shell leaves the ~ of csv:~/edges.csv,nodes=~/nodes.csv, which means the home folder.
+    rest = re.sub("(?<![^=])~(?=/)", os.path.expanduser("~"), rest)
     options = replace(options, is_public=kind in PUBLIC)
     if kind not in OWN and not is_function:
         refuse_given_labels(spec, options)

@@ -1,5 +1,6 @@
-// Preloaded by campaign io: makes the n-th call of one kind fail that touches a file below one folder, or the n-th
-// allocation above a size. The campaign's child arms it through failing_calls_arm; before, every call passes.
+// Preloaded by the campaigns io and disk: makes the n-th call of one kind fail that touches a file below one folder, or
+// the n-th allocation above a size. Before it is armed, every call passes: io's child calls failing_calls_arm, and of
+// disk's ranks one is armed by HPCGNN_FAILING_CALL at its start.
 //
 // File calls are those on paths below the folder, and on descriptors that were opened there.
 #define _GNU_SOURCE
@@ -11,13 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { WRITE, FSYNC, RENAME, OPEN, UNLINK, TRUNCATE, MKDIR, READ, CLOSE, ALLOCATE, NUM_KINDS };
-enum { SHORT_WRITE = -1 };
+enum { WRITE, FSYNC, RENAME, OPEN, UNLINK, TRUNCATE, MKDIR, READ, CLOSE, ALLOCATE, RESERVE, NUM_KINDS };
+enum { SHORT = -1 };
 
 static char folder[PATH_MAX];
 static int kind = -1, error_number, is_lasting;
@@ -34,6 +36,33 @@ void failing_calls_arm(const char *path, int which, long n, int error, int lasts
     error_number = error;
     is_lasting = lasts;
     smallest = bytes;
+}
+
+// HPCGNN_FAILING_CALL="RANK KIND N ERROR LASTS COUNTS FOLDER": the rank's calls below the folder are counted in a file,
+// NUM_KINDS longs long, and one of them fails.
+__attribute__((constructor)) static void arm_by_environment(void)
+{
+    char counts[PATH_MAX], path[PATH_MAX];
+    const char *words = getenv("HPCGNN_FAILING_CALL"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    int wanted_rank, which, error, lasts;
+    long n;
+    if (rank == NULL)
+        rank = getenv("PMI_RANK");
+    if (words == NULL || rank == NULL)
+        return;
+    if (sscanf(words, "%d %d %ld %d %d %4095s %4095s", &wanted_rank, &which, &n, &error, &lasts, counts, path) != 7) {
+        fprintf(stderr, "HPCGNN_FAILING_CALL can't be read: %s\n", words);
+        abort();
+    }
+    if (atoi(rank) != wanted_rank)
+        return;
+    int file = open(counts, O_RDWR);
+    void *shared = mmap(NULL, NUM_KINDS * sizeof(long), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (file < 0 || shared == MAP_FAILED) {
+        perror(counts);
+        abort();
+    }
+    failing_calls_arm(path, which, n, error, lasts, (size_t)-1, shared);
 }
 
 // Count a call; whether it is to fail.
@@ -82,7 +111,7 @@ ssize_t write(int descriptor, const void *data, size_t size)
 {
     NEXT(write);
     if (is_ours(descriptor) && is_due(WRITE)) {
-        if (error_number == SHORT_WRITE)
+        if (error_number == SHORT)
             return next(descriptor, data, size > 1 ? size / 2 : size);
         FAIL(-1);
     }
@@ -93,7 +122,7 @@ ssize_t pwrite64(int descriptor, const void *data, size_t size, off64_t offset)
 {
     NEXT(pwrite64);
     if (is_ours(descriptor) && is_due(WRITE)) {
-        if (error_number == SHORT_WRITE)
+        if (error_number == SHORT)
             return next(descriptor, data, size > 1 ? size / 2 : size, offset);
         FAIL(-1);
     }
@@ -124,6 +153,43 @@ ssize_t pread64(int descriptor, void *data, size_t size, off64_t offset)
 ssize_t pread(int descriptor, void *data, size_t size, off_t offset)
 {
     return pread64(descriptor, data, size, offset);
+}
+
+ssize_t preadv64(int descriptor, const struct iovec *parts, int count, off64_t offset)
+{
+    NEXT(preadv64);
+    if (is_ours(descriptor) && is_due(READ)) {
+        if (error_number == SHORT)
+            return pread64(descriptor, parts->iov_base, parts->iov_len > 1 ? parts->iov_len / 2 : 1, offset);
+        FAIL(-1);
+    }
+    return next(descriptor, parts, count, offset);
+}
+
+ssize_t preadv(int descriptor, const struct iovec *parts, int count, off_t offset)
+{
+    return preadv64(descriptor, parts, count, offset);
+}
+
+int posix_fallocate64(int descriptor, off64_t offset, off64_t size)
+{
+    NEXT(posix_fallocate64);
+    if (is_ours(descriptor) && is_due(RESERVE))
+        return error_number;
+    return next(descriptor, offset, size);
+}
+
+int posix_fallocate(int descriptor, off_t offset, off_t size)
+{
+    return posix_fallocate64(descriptor, offset, size);
+}
+
+int sync_file_range(int descriptor, off64_t offset, off64_t size, unsigned flags)
+{
+    NEXT(sync_file_range);
+    if (is_ours(descriptor) && is_due(FSYNC))
+        FAIL(-1);
+    return next(descriptor, offset, size, flags);
 }
 
 int fsync(int descriptor)

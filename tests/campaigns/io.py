@@ -31,14 +31,14 @@ from campaigns.workplace import COMMANDS, MODULES, Workplace, start  # noqa: E40
 
 CASE_SECONDS = 60.0
 LARGE_BYTES = 1 << 14       # smaller allocations are Python's own, of which there are millions
-SHORT_WRITE = -1
+SHORT = -1
 LIBRARY = ROOT / "build" / "campaigns" / "failing_calls.so"
 # The order of the enumeration in failing_calls.c, with the errors that each may meet.
 KINDS: dict[str, tuple[int, ...]] = {
-    "write": (errno.ENOSPC, errno.EIO, SHORT_WRITE, errno.EINTR), "fsync": (errno.EIO, errno.ENOSPC),
+    "write": (errno.ENOSPC, errno.EIO, SHORT, errno.EINTR), "fsync": (errno.EIO, errno.ENOSPC),
     "rename": (errno.EACCES, errno.EIO), "open": (errno.EACCES, errno.EMFILE, errno.EIO), "unlink": (errno.EACCES,),
     "truncate": (errno.EIO,), "mkdir": (errno.ENOSPC,), "read": (errno.EIO,), "close": (errno.EIO,),
-    "allocate": (errno.ENOMEM,)}
+    "allocate": (errno.ENOMEM,), "reserve": (errno.ENOSPC,)}
 LASTING = (errno.ENOSPC, errno.ENOMEM)      # a disk or a memory that is full stays full, or not
 MUST_BE_TOLD = ("fsync", "rename")      # and writes that fail
 
@@ -54,22 +54,29 @@ class Failing:
     is_lasting: bool
 
     def words(self) -> str:
-        error = "short" if self.error == SHORT_WRITE else errno.errorcode[self.error]
+        error = "short" if self.error == SHORT else errno.errorcode[self.error]
         return f"{self.command}: {self.kind} {self.n}{' and all after it' if self.is_lasting else ''}: {error}"
 
     @property
     def must_be_told(self) -> bool:
-        return self.kind in MUST_BE_TOLD or (self.kind == "write" and self.error not in (SHORT_WRITE, errno.EINTR))
+        return self.kind in MUST_BE_TOLD or (self.kind == "write" and self.error not in (SHORT, errno.EINTR))
+
+
+def build_library() -> Path:
+    """The failing calls as a library that is preloaded; replaced at once, since another campaign may use it."""
+    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
+    source, made = Path(__file__).with_name("failing_calls.c"), LIBRARY.with_suffix(f".{os.getpid()}")
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-Wall", "-o", made, source, "-ldl"],
+                   check=True)
+    os.replace(made, LIBRARY)
+    return LIBRARY
 
 
 def prepare() -> None:
     """Start this process anew with the failing calls before the C library's."""
     if "HPCGNN_FAILING_CALLS" in os.environ:
         return
-    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
-    source = Path(__file__).with_name("failing_calls.c")
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-Wall", "-o", LIBRARY, source, "-ldl"],
-                   check=True)
+    build_library()
     os.environ.update(HPCGNN_FAILING_CALLS="1", LD_PRELOAD=str(LIBRARY), PYTHONFAULTHANDLER="1")
     os.execv(sys.executable, [sys.executable, "-m", "campaigns.run", *sys.argv[1:]])
 

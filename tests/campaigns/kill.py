@@ -80,9 +80,10 @@ def draw_blow(rng: random.Random, num_ranks: int) -> Blow:
 
 
 class Kill:
-    """The campaign; see the module."""
+    """The campaign; see the module. Another one may have its own graph, trainings and endings."""
 
     cases = range(2**62)
+    graph, common, methods, writers = GRAPH, COMMON, METHODS, WRITERS
 
     def __init__(self, scratch: Path, seed: int, mpi: str):
         self._seed, self._folder = seed, scratch
@@ -93,26 +94,26 @@ class Kill:
 
     def tries_of(self, number: int) -> int:
         """Endings in one case."""
-        return 1 if self._kind(number) in WRITERS else len(self._blows(number)[1])
+        return 1 if self._kind(number) in self.writers else len(self._blows(number)[1])
 
     def try_case(self, number: int) -> str | None:
         """A chain of endings, and a run to the end."""
         kind, mpi = self._kind(number), self._mpis[number // 2 % len(self._mpis)]
         use(environment_of(mpi))
-        shards = self._shards[1 if kind in WRITERS else self._blows(number)[0]]
+        shards = self._shards[1 if kind in self.writers else self._blows(number)[0]]
         if not shards.exists():
-            must_run("preprocess", GRAPH, "--out", shards, "--parts", shards.name[-1], "--partitioner", "random")
+            must_run("preprocess", self.graph, "--out", shards, "--parts", shards.name[-1], "--partitioner", "random")
         folder = self._folder / "case"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        fault = self._write(kind, number, folder) if kind in WRITERS else self._train(kind, mpi, number, folder)
+        fault = self._write(kind, number, folder) if kind in self.writers else self._train(kind, mpi, number, folder)
         return None if fault is None else f"{kind} on {mpi}: {fault}"
 
     def close(self) -> None:
         shutil.rmtree(self._folder / "case", ignore_errors=True)
 
     def _kind(self, number: int) -> str:
-        kinds = [*METHODS, *WRITERS]
+        kinds = [*self.methods, *self.writers]
         return kinds[(number * 7 + self._seed) % len(kinds)]
 
     def _blows(self, number: int) -> tuple[int, list[Blow]]:
@@ -138,7 +139,8 @@ class Kill:
 
     def _command(self, method: str, ranks: int, folder: Path) -> list:
         # A run that is there goes on, one that is not starts.
-        return hpcgnn("train", self._shards[ranks], *COMMON, *METHODS[method], "--out", folder / "run", "--resume")
+        return hpcgnn("train", self._shards[ranks], *self.common, *self.methods[method], "--out", folder / "run",
+                       "--resume")
 
     def _undisturbed(self, method: str, mpi: str, ranks: int) -> Path:
         if (method, mpi) not in self._whole:
@@ -304,7 +306,9 @@ def differing_epochs(found: list[dict], expected: list[dict]) -> list[str]:
 
 
 def untimed(record: dict) -> dict:
-    return {key: value for key, value in record.items() if not key.endswith("_seconds") and key != "by_rank"}
+    """A record of an epoch without seconds and without what a limit of memory wrote to the disk."""
+    return {key: value for key, value in record.items()
+            if not key.endswith("_seconds") and not key.startswith("disk_") and key != "by_rank"}
 
 
 def content(kind: str, folder: Path) -> object:
@@ -325,7 +329,10 @@ def content(kind: str, folder: Path) -> object:
 
 
 def open_campaign(scratch: Path, seed: int, mpi: str) -> Kill:
-    folder = scratch / "kill"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return Kill(folder, seed, mpi)
+    return Kill(fresh_folder(scratch / "kill"), seed, mpi)
+
+
+def fresh_folder(path: Path) -> Path:
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path

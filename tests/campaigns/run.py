@@ -26,8 +26,8 @@ from campaigns.runner import (
 )
 from fork_server import FOLDER, served
 
-CAMPAIGNS = ("kill", "corrupt", "reseal", "io", "memory", "adversarial", "soak", "sanitize")
-LONGEST_FIRST = ("kill", "soak", "sanitize")    # cases of one are long, one runs to its end, one builds
+CAMPAIGNS = ("kill", "disk", "corrupt", "reseal", "io", "memory", "adversarial", "soak", "sanitize")
+LONGEST_FIRST = ("kill", "disk", "soak", "sanitize")    # cases of one are long, one runs to its end, one builds
 AT_ONCE = 3       # kill waits for most of its time
 
 

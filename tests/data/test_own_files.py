@@ -383,6 +383,22 @@ def test_the_name_of_a_public_dataset_without_a_kind_is_told_its_kind(name, sour
         load_source(name, SourceOptions())
 
 
+def test_a_kind_without_a_colon_is_told_what_lacks():
+    with pytest.raises(DatasetError, match="has no known kind; .*; after csv come a colon and what to read"):
+        load_source("csv", SourceOptions())
+
+
+def test_the_home_folder_may_be_short_in_every_path_of_a_source(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "edges.csv").write_text("source,target\n0,1\n1,2\n2,0\n")
+    (tmp_path / "nodes.csv").write_text("id,age,label\n0,1.5,a\n1,2.5,b\n2,3.5,a\n")
+    dataset = load_source("csv:~/edges.csv,nodes=~/nodes.csv,label=label", SourceOptions())
+    assert (dataset.num_nodes, dataset.num_classes) == (3, 2)
+    (tmp_path / "a~").mkdir()
+    with pytest.raises(DatasetError, match="a~/edges.csv does not exist"):
+        load_source("csv:a~/edges.csv", SourceOptions())
+
+
 def test_a_task_is_not_asked_of_a_source_that_says_it_itself():
     with pytest.raises(DatasetError, match="itself defines what its labels are; leave out --task"):
         load_source("synthetic:nodes=100", SourceOptions(task="regression"))
