@@ -384,7 +384,7 @@ def test_the_name_of_a_public_dataset_without_a_kind_is_told_its_kind(name, sour
 
 
 def test_a_kind_without_a_colon_is_told_what_lacks():
-    with pytest.raises(DatasetError, match="has no known kind; .*; after csv come a colon and what to read"):
+    with pytest.raises(DatasetError, match=r"has no known kind; .*; after csv come a colon and what to read"):
         load_source("csv", SourceOptions())
 
 
@@ -395,7 +395,7 @@ def test_the_home_folder_may_be_short_in_every_path_of_a_source(tmp_path, monkey
     dataset = load_source("csv:~/edges.csv,nodes=~/nodes.csv,label=label", SourceOptions())
     assert (dataset.num_nodes, dataset.num_classes) == (3, 2)
     (tmp_path / "a~").mkdir()
-    with pytest.raises(DatasetError, match="a~/edges.csv does not exist"):
+    with pytest.raises(DatasetError, match=r"a~/edges\.csv does not exist"):
         load_source("csv:a~/edges.csv", SourceOptions())
 
 
