@@ -104,7 +104,7 @@ class ScratchFile:
                 done, stop = start, min(start + BLOCK, len(rows))
                 while done < stop:
                     done += os.pwrite(self.number, rows[done:stop], offset + done)
-                LIBC.sync_file_range(self.number, offset + start, BLOCK, WRITE)
+                self._sync(offset + start, BLOCK, WRITE)
                 if start:
                     self._drop(offset + start - BLOCK, BLOCK)
             self._drop(offset, len(rows))
@@ -130,9 +130,12 @@ class ScratchFile:
         self.give_back(place, PROBE)
         return PROBE / (written - started), PROBE / (read - written)
 
-    def _drop(self, offset: int, num_bytes: int) -> None:
-        if LIBC.sync_file_range(self.number, offset, num_bytes, WAIT_BEFORE | WRITE | WAIT_AFTER):
+    def _sync(self, offset: int, num_bytes: int, flags: int) -> None:
+        if LIBC.sync_file_range(self.number, offset, num_bytes, flags):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def _drop(self, offset: int, num_bytes: int) -> None:
+        self._sync(offset, num_bytes, WAIT_BEFORE | WRITE | WAIT_AFTER)
         os.posix_fadvise(self.number, offset, num_bytes, os.POSIX_FADV_DONTNEED)
 
     @contextmanager

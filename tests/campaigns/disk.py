@@ -23,7 +23,7 @@ from parallel_run import ParallelRun, run_parallel_command
 
 METHODS: dict[str, tuple] = {
     "vanilla": (), "gcn": ("--model", "gcn"), "gat": ("--model", "gat"), "bf16": ("--precision", "bf16"),
-    "uniform": ("--method", "uniform", "--bits", 4), "pipegcn": ("--method", "pipegcn"), "steps": ("--steps", 2),
+    "uniform": ("--method", "uniform", "--bits", 4), "pipegcn": ("--method", "pipegcn"), "steps": ("--steps", "rows:2"),
     "sylvie": ("--method", "sylvie", "--set", "deterministic=true"),
     "stored": ("--set", "store_activations=4")}
 # What may meet a scratch file's calls; after a short or an interrupted one it goes on.

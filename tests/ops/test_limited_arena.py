@@ -53,6 +53,15 @@ def test_tables_that_fit_never_touch_the_disk(arena):
     assert (arena.take_use()[:2], arena.file.most_bytes) == ((0, 0), os.sysconf("SC_PAGE_SIZE"))
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_block_that_can_t_be_sent_to_the_disk_is_an_error_at_its_start_and_at_its_end(arena, monkeypatch, number):
+    place, calls = arena.file.take(64), []
+    monkeypatch.setattr(limited_arena.LIBC, "sync_file_range", lambda *_: calls.append(1) or -(len(calls) > number))
+    with pytest.raises(TrainingError, match="can't be written: the disk reports an error"):
+        arena.file.write(memoryview(bytes(64)), place)
+    assert len(calls) == number + 1
+
+
 def test_a_table_keeps_its_address_and_values_on_the_disk_and_back(arena):
     first, kept = keep_long(table(1)), [table(2), table(3)]
     at, view = first.data_ptr(), first[100:200]
