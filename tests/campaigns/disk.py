@@ -30,7 +30,7 @@ METHODS: dict[str, tuple] = {
 ERRORS = {"reserve": (errno.ENOSPC,), "write": (errno.ENOSPC, errno.EIO, SHORT, errno.EINTR),
           "fsync": (errno.EIO,), "read": (errno.EIO, SHORT, errno.EINTR)}
 PASSES = (SHORT, errno.EINTR)
-TABLES = 3 << 20            # bytes of memory for tables on each rank
+TABLES = 8 << 20            # bytes of memory for tables on each rank, a third of them
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
@@ -64,7 +64,7 @@ def draw_fault(rng: random.Random, num_ranks: int) -> Fault:
 class Disk(Kill):
     """The campaign; see the module."""
 
-    graph = "synthetic:nodes=20000,mean_degree=4,classes=3,features=32,signal=2"
+    graph = "synthetic:nodes=40000,mean_degree=4,classes=3,features=32,signal=2"
     common = ("--layers", 3, "--hidden", 32, *COMMON[6:])      # of kill: epochs, evaluations, checkpoints, timeout
     methods, writers = METHODS, ()
 
