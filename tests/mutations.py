@@ -11,6 +11,8 @@ from mutation import Mutation, Tests
 SORTED, PIECES_OF_ROWS = Tests("data/test_cleaning.py"), Tests("data/test_row_files.py")
 ONE_RELATION = Tests("links/test_relations.py links/test_links.py -m 'not parallel' -k 'one_relation or one_kind'")
 TREATED = Tests("data/test_features.py -k 'any_piece or block'")
+ROWS_BY_SCAN, DRAWN = Tests("shards/test_shards.py -k in_a_file"), Tests("data/test_synthetic.py")
+SCRATCH_FILE = Tests("ops/test_limited_arena.py -k sent_to_the_disk")
 STAGES = Tests("shards/test_stages.py -m parallel[1]")
 CREW_OF_TWO, PREPROCESS = Tests("shards/test_crew.py", 2), Tests("cli/test_preprocess.py -k 'stage or known_length'")
 PLANNED_LOADS, PLANNED_BYTES = Tests("planning/test_loads.py"), Tests("planning/test_messages.py")
@@ -862,6 +864,14 @@ MUTATIONS = [
              SORTED),
     Mutation("shards/writer.py", "halos of ranks come in the order of ranks",
              "found[part % crew.size][part // crew.size]", "sum(found, [])[part]", CREW_OF_TWO),
+    Mutation("shards/features.py", "rows of a window overwrite one another", "num_held[one] += len(piece)",
+             "num_held[one] += 0", ROWS_BY_SCAN),
+    Mutation("shards/features.py", "rows of a window stay in the order of the source", "rows[place] = held",
+             "rows[:] = held", ROWS_BY_SCAN),
+    Mutation("ops/limited_arena.py", "a block whose way to the disk can't begin passes",
+             "self._sync(offset + start, BLOCK, WRITE)",
+             "LIBC.sync_file_range(self.number, offset + start, BLOCK, WRITE)", SCRATCH_FILE),
+    Mutation("data/synthetic.py", "a pair is drawn twice", "for run in runs:", "for run in runs[-1:]:", DRAWN),
     Mutation("shards/folder.py", "each array is read from the file of the first",
              'np.load(self._place / name, mmap_mode="r")', 'np.load(self._place / "0.npy", mmap_mode="r")',
              CREW_OF_TWO),

@@ -82,6 +82,11 @@ class FeatureRows(Sliced):
     def dtype(self) -> np.dtype:
         return np.dtype(np.float32)
 
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of a source that is read from a file, or 0."""
+        return self.source.size * self.source.dtype.itemsize if isinstance(self.source, RowFile) else 0
+
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """Some rows, (num_rows, num_features) float32."""
         return self.exact(rows).astype(np.float32, copy=False) if self.treatments else self._held(rows, np.float32)

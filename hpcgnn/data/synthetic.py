@@ -125,11 +125,13 @@ def draw_edges(model: BlockModel, block: np.ndarray, rng: np.random.Generator,
     source, target = (np.empty(num_within + num_between, id_type) for _ in range(2))
     done = 0
     for wanted, draw in ((num_within, _pairs_within), (num_between, _pairs_between)):
-        keys = _draw_distinct(wanted, partial(draw, stubs, rng=rng), rng, task)
-        for first in range(0, wanted, CHUNK_PAIRS):
-            chunk = keys[first:first + CHUNK_PAIRS]
-            source[done:done + len(chunk)], target[done:done + len(chunk)] = np.divmod(chunk, model.nodes)
-            done += len(chunk)
+        runs = _draw_distinct(wanted, partial(draw, stubs, rng=rng), rng, task)
+        while runs:
+            keys = runs.pop()
+            for first in range(0, len(keys), CHUNK_PAIRS):
+                chunk = keys[first:first + CHUNK_PAIRS]
+                source[done:done + len(chunk)], target[done:done + len(chunk)] = np.divmod(chunk, model.nodes)
+                done += len(chunk)
     return source, target
 
 
@@ -169,25 +171,34 @@ def _keys(first: np.ndarray, second: np.ndarray, keep: np.ndarray, num_nodes: in
 
 
 def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.random.Generator,
-                   task: ProgressTask) -> np.ndarray:
-    keys = np.empty(0, dtype=np.int64)
-    num_barren = 0
-    while (missing := wanted - len(keys)) > 0:
+                   task: ProgressTask) -> list[np.ndarray]:
+    """Distinct keys, int64, in runs that ascend, each at most half as long as the one before.
+
+    So a key is moved about once for each doubling of their number.
+    """
+    runs: list[np.ndarray] = []
+    missing, num_barren = wanted, 0
+    while missing > 0:
         fresh = draw(min(CHUNK_PAIRS, max(MIN_DRAW, missing + missing // 4)))
         fresh.sort()      # np.unique hashes 64-bit integers, several times slower
         fresh = without_repeats(fresh)
-        fresh = fresh[~_is_member(fresh, keys)]
+        for run in runs:
+            fresh = fresh[~_is_member(fresh, run)]
         if len(fresh) > missing:
             fresh = rng.choice(fresh, missing, replace=False)
         num_barren = 0 if len(fresh) else num_barren + 1
         if num_barren > MAX_BARREN_ROUNDS:
-            raise DatasetError(f"synthetic: found only {len(keys)} of {wanted} distinct edges; "
+            raise DatasetError(f"synthetic: found only {wanted - missing} of {wanted} distinct edges; "
                                "lower mean_degree or raise exponent")
-        # Two sorted runs: a stable sort merges them in linear time.
-        keys = np.concatenate([keys, np.sort(fresh)])
-        keys.sort(kind="stable")
+        missing -= len(fresh)
         task.advance(len(fresh))
-    return keys
+        fresh.sort()
+        runs.append(fresh)
+        while len(runs) > 1 and 2 * len(runs[-1]) > len(runs[-2]):
+            fresh = np.concatenate([runs.pop(), runs.pop()])
+            fresh.sort(kind="stable")      # merges two ascending runs
+            runs.append(fresh)
+    return runs
 
 
 def _is_member(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:

@@ -6,6 +6,8 @@ The fingerprint has three digests, of graph, split and features. Features are ha
 from __future__ import annotations
 
 import hashlib
+import mmap
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.data.dataset import INT32_NODES, GraphDataset, feature_rows
+from hpcgnn.data.features import FeatureRows
 from hpcgnn.data.options import Progress, ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.feature_formats import PACKAGE, feature_format
@@ -96,6 +99,7 @@ def _add(digest: hashlib.blake2b, array: np.ndarray, dtype: str) -> None:
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_BLOCK = 32
+WINDOW_BYTES = 1 << 28     # of rows that are put in order at once
 COMPRESSED_DENSITY = 0.25   # below this share of non-zeros, lzf saves more time on the disk than it costs
 SAMPLED_ROWS = 4096
 FLOAT16_OVERFLOW = 65520.0   # the smallest magnitude that rounds to infinity; the largest float16 is 65504
@@ -193,12 +197,49 @@ def has_negative_features(dataset: GraphDataset) -> bool:
 def store_features(file: h5py.File, dataset: GraphDataset, node_id: np.ndarray, storage: FeatureStorage,
                    task: ProgressTask) -> None:
     """Write the features of `node_id`, (num_inner,) int64; `task` advances by rows."""
-    feature_format(storage.form).store(file, _read_blocks(dataset, node_id, task),
+    feature_format(storage.form).store(file, _read_blocks(dataset, node_id, Path(file.filename).parent, task),
                                        (len(node_id), dataset.num_features), storage)
 
 
-def _read_blocks(dataset: GraphDataset, node_id: np.ndarray, task: ProgressTask) -> Iterator[np.ndarray]:
-    # A block counts as done when the next one is asked for.
-    for block in row_slices(len(node_id), dataset.num_features):
-        yield feature_rows(dataset, node_id[block])
-        task.advance(block.stop - block.start)
+def _read_blocks(dataset: GraphDataset, node_id: np.ndarray, folder: Path, task: ProgressTask) -> Iterator[np.ndarray]:
+    found = (feature_rows(dataset, node_id[block]) for block in row_slices(len(node_id), dataset.num_features))
+    # A row that is read alone takes a page of the disk. If these are more bytes than the whole file, it is scanned.
+    if isinstance(dataset.features, FeatureRows) and len(node_id) * mmap.PAGESIZE >= dataset.features.bytes_on_disk > 0:
+        found = _scanned(dataset, node_id, folder)
+    for rows in found:
+        yield rows
+        task.advance(len(rows))
+
+
+def _scanned(dataset: GraphDataset, node_id: np.ndarray, folder: Path) -> Iterator[np.ndarray]:
+    """Rows in the order of `node_id`, from one scan of a source on a disk.
+
+    The order is cut into windows. While the source is read, the rows of a window are collected in its piece of a file;
+    they come by ascending node, so their places within the window are known without being written.
+    """
+    row_bytes = 4 * dataset.num_features
+    rows_a_window = max(1, WINDOW_BYTES // row_bytes)
+    windows = [slice(first, first + rows_a_window) for first in range(0, len(node_id), rows_a_window)]
+    window_of = np.full(dataset.num_nodes, -1, np.int32)
+    for number, window in enumerate(windows):
+        window_of[node_id[window]] = number
+    num_held = np.zeros(len(windows), np.int64)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for block in row_slices(dataset.num_nodes, dataset.num_features):
+            chosen = np.flatnonzero(window_of[block] >= 0)
+            number = window_of[block][chosen]
+            by_window = np.argsort(number, kind="stable")
+            rows = feature_rows(dataset, block)[chosen[by_window]]
+            ends = np.cumsum(np.bincount(number, minlength=len(windows)))
+            for one in np.unique(number).tolist():
+                piece = rows[ends[one - 1] if one else 0:ends[one]]
+                file.seek((one * rows_a_window + int(num_held[one])) * row_bytes)
+                file.write(piece.data)
+                num_held[one] += len(piece)
+        for number, window in enumerate(windows):
+            file.seek(number * rows_a_window * row_bytes)
+            place = np.argsort(node_id[window])
+            held = np.frombuffer(file.read(len(place) * row_bytes), np.float32).reshape(len(place), -1)
+            rows = np.empty_like(held)
+            rows[place] = held
+            yield rows

@@ -298,22 +298,22 @@ def _write_parts(cut: Cut, own: range, folder: Path, storage: FeatureStorage, ru
     # A part's topology is built in memory; its features pass through in blocks.
     topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
     cut = replace(cut, dataset=topology, importance=node_importance(dataset, cut.halos))
-    statistics = []
-    for part in own:
+
+    def write(part: int) -> PartitionStatistics:
         inner_id = np.flatnonzero(owner == part)
-        ordered, _ = stages.result(f"order-{part:04d}", lambda: (
-            order_rows(topology, inner_id, *order), ""))      # noqa: B023
+        ordered, _ = stages.result(f"order-{part:04d}", lambda: (order_rows(topology, inner_id, *order), ""))
         partition = partition_of(cut, part, ordered)
         task.advance(partition.num_inner)
 
         def fill(file: h5py.File) -> None:
             file.attrs["run_id"] = run_id
-            _store_part(file, partition)      # noqa: B023
-            store_features(file, dataset, partition.inner_id, storage, task)      # noqa: B023
+            _store_part(file, partition)
+            store_features(file, dataset, partition.inner_id, storage, task)
 
         write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
-        statistics.append(measure_partition(partition))
-    return statistics
+        return measure_partition(partition)
+
+    return [write(part) for part in own]      # a function, so that one part is in memory at a time
 
 
 def _store_part(file: h5py.File, partition: Partition) -> None:

@@ -14,6 +14,8 @@ import pytest
 import scipy.sparse
 from reference_partition import random_dataset
 
+from hpcgnn.data.arrays import RowFile, keep_rows
+from hpcgnn.data.features import FeatureRows
 from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.choices import REORDERS
@@ -62,6 +64,28 @@ def test_every_part_comes_back_equal(tmp_path, num_parts, multi_label, sparse):
             value, wanted = getattr(found, item.name), getattr(expected, item.name)
             np.testing.assert_array_equal(value, wanted, err_msg=item.name)
             assert np.asarray(value).dtype == np.asarray(wanted).dtype, item.name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "package"])
+@pytest.mark.parametrize("reads", ["a scan, and one window", "a scan, and windows of 7 rows", "single rows"])
+def test_features_in_a_file_are_stored_in_the_order_of_the_rows(tmp_path, monkeypatch, dtype, reads):
+    dataset = random_dataset(60, 200, seed=3, directed=True, num_features=40)
+    monkeypatch.setattr(features, "CHUNK_BYTES", 40)      # so a block is of 32 rows
+    if "7" in reads:
+        monkeypatch.setattr(features, "WINDOW_BYTES", 7 * 160)
+    if reads == "single rows":
+        monkeypatch.setattr(features.mmap, "PAGESIZE", 160)
+    gathered, gather = [], RowFile._gather
+    monkeypatch.setattr(RowFile, "_gather", lambda self, rows: gathered.append(len(rows)) or gather(self, rows))
+    filed = FeatureRows(keep_rows([dataset.features], tmp_path, "x")).treated(
+        lambda values, rows: 2 * values)
+    write(tmp_path / "found", replace(dataset, features=filed), dtype=dtype, reorder="degree")
+    assert sum(count for count in gathered if count < 60) == (60 if reads == "single rows" else 0)
+    write(tmp_path / "wanted", replace(dataset, features=2 * dataset.features), dtype=dtype, reorder="degree")
+    for part in range(2):
+        found, wanted = (read_partition(tmp_path / name, part, 2) for name in ("found", "wanted"))
+        np.testing.assert_array_equal(found.features, wanted.features)
+        assert not np.array_equal(found.inner_id, np.sort(found.inner_id)) and found.features.any()
 
 
 def with_more(dataset, ids, task):
