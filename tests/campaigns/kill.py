@@ -50,6 +50,7 @@ STOP_SHARE = 8               # one blow of so many stops a rank for good, and th
 STOP_SECONDS = 20.0          # the timeout and what the watchdogs need to judge
 TARGETS = ("rank", "rank", "first rank", "launcher", "group", "all ranks")
 START_SECONDS = 6.0          # in which a run starts, where the machine is busy
+FIRST_SECONDS = 0.1          # MPICH's launcher loses a SIGINT of its first 0.05 s, whatever it starts
 LIMIT = 180.0
 
 
@@ -76,7 +77,7 @@ def draw_blow(rng: random.Random, num_ranks: int) -> Blow:
     if rng.randrange(STOP_SHARE) == 0:      # not at the start, which has 300 s whatever --timeout is
         return Blow(signal.SIGSTOP, f"rank {rng.randrange(num_ranks)}", None, rng.randrange(1, EPOCHS // 3))
     return Blow(rng.choice(SIGNALS), "rank 0" if target == "first rank" else target,
-                rng.uniform(0.0, START_SECONDS) if is_early else None, rng.randrange(1, EPOCHS // 3))
+                rng.uniform(FIRST_SECONDS, START_SECONDS) if is_early else None, rng.randrange(1, EPOCHS // 3))
 
 
 class Kill:
