@@ -193,6 +193,11 @@ class LimitedArena(Evictions, Arena):
         start = self._start_of(tensor)
         return nullcontext() if start is None else self._pinning(start)
 
+    @property
+    def room_for_tables(self) -> int:
+        """Bytes that tables may have in memory beside what the process holds."""
+        return self.limit - self._slack - self.others
+
     def take_use(self) -> DiskUse:
         counts = _disk_counts()
         use = DiskUse(*self.take_counts(), *(now - then for now, then in zip(counts, self._counted, strict=True)))

@@ -16,6 +16,7 @@ from mpi4py import MPI
 from hpcgnn.config import AUTO, TrainConfig
 from hpcgnn.methods.controller import Controller
 from hpcgnn.run.launch import giving_back_freed_memory, watch
+from hpcgnn.run.output import tell
 from hpcgnn.run.process import peak_bytes
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.epoch_trace import fault_error
@@ -129,8 +130,9 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
 def _forecast(comm: MPI.Comm, job: Job, config: TrainConfig, info: GraphInfo, limit: MemoryLimit | None) -> Forecast:
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
-    if limit is not None:
-        limit.check()
+    too_wide = None if limit is None else limit.check(session.table_bytes)
+    if too_wide is not None and comm.rank == 0:
+        tell(f"hpcgnn: {too_wide}")
     learner = Learner.start(session, session.config.seed, None)
     controller = session.config.method.controller(session.method_context())
     sample = _train_sample(session, learner, controller, limit)

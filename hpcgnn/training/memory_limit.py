@@ -18,6 +18,7 @@ from hpcgnn.ops.arena import empty_array
 from hpcgnn.ops.evictions import SLACK
 from hpcgnn.ops.limited_arena import LimitedArena
 from hpcgnn.run.launch import together
+from hpcgnn.run.output import size_text
 from hpcgnn.shards.features import FloatFeatures
 
 DEFAULT_SCRATCH = "/var/tmp"
@@ -31,9 +32,21 @@ class MemoryLimit:
     arena: LimitedArena
     num_mates: int      # ranks of this machine
 
-    def check(self) -> None:
-        """Collective: CollectiveError if what can't leave memory exceeds the limit on some rank."""
+    def check(self, table_bytes: int = 0) -> str | None:
+        """Collective: what to tell a user if the rows that a layer of this rank sums, `table_bytes`, don't fit.
+
+        CollectiveError if what can't leave memory exceeds the limit on some rank.
+        """
         together(self.comm, lambda: self.arena.check_limit(self.num_mates))
+        found = self.comm.allgather((table_bytes - self.arena.room_for_tables, table_bytes))
+        excess, largest = max(found)
+        if excess <= 0:
+            return None
+        rank = found.index((excess, largest))
+        return (f"a layer's rows take {size_text(largest)} on rank {rank}, and its share of --memory leaves "
+                f"{size_text(largest - excess)} for tables; sums read such rows from the disk one by one, many times "
+                "their bytes, so expect epochs of hours on a large graph; set more --memory or fewer --hidden columns, "
+                "or use more machines")
 
     def rates(self) -> tuple[float, float]:
         """Collective: bytes per second that a machine's ranks together write to its disk and read from it, where it is

@@ -270,6 +270,13 @@ class Session:
         model = self.float_model(seed)
         return model if self.config.quantize == "none" else quantized(model, self.config, self.graph, self.comm)
 
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the inner and halo rows that a hidden layer sums; 0 in steps and for a model of one's own."""
+        if self.steps is not None or self.recipe.model is not None or self.config.layers == 1:
+            return 0
+        return self.graph.num_rows * self.config.hidden * storage_bits(self.config.precision) // 8
+
     def float_model(self, seed: int) -> nn.Module:
         """Collective: `new_model` before it is quantized."""
         torch.manual_seed(seed)

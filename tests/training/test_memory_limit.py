@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import tempfile
 
 import numpy as np
@@ -22,6 +23,7 @@ from hpcgnn.planning.cluster import Network
 from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.recipe import check_settings
 from hpcgnn.training import trainer
+from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job, train
 from hpcgnn.training.recipe import Recipe
 
@@ -77,6 +79,22 @@ def test_losses_and_weights_are_those_of_a_run_without_a_limit(shards, shared_pa
         name.startswith("disk") for name in expected[0])
     assert summary["disk_bytes_spilled_per_epoch"] == np.mean([record["disk_bytes_spilled"] for record in metrics])
     assert arenas[0].most_in_memory <= ROOM
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings, tells", [({}, True), ({"hidden": 1}, False), ({"steps": "4"}, False)])
+def test_rows_that_a_layer_can_t_sum_in_memory_are_told_before_the_first_epoch(
+        shards, shared_path, limits, capsys, settings, tells):
+    limit, _ = limits
+    for out in ({"out": shared_path / "run"}, {}):
+        job = Job(shards, {**SMALL, **settings, **limit(1 << 14)}, **out)
+        train(COMM, job) if out else forecast(COMM, job)
+        told = capsys.readouterr().err
+        least = 600 // COMM.size * 16 * 4      # bytes of inner rows; halo rows come to them
+        found = re.findall(r"hpcgnn: a layer's rows take ([\d.]+) kB on rank \d, and its share of --memory leaves "
+                           r"16\.4 kB for tables; ", told)
+        assert len(found) == (tells and COMM.rank == 0)
+        assert all(float(text) * 1e3 > least - 500 for text in found)
 
 
 @pytest.mark.parallel([1, 2])
