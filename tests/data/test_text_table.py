@@ -95,7 +95,7 @@ def test_a_path_that_is_none_says_what_to_write():
     for source, complaint in {"edges:": "an edges: source names no file", "csv:": "a csv: source names no file",
                               "edges:e.csv,labels=": "gives labels no value", "edges:-": "standard input is not read",
                               "edges:https://example.org/e.csv": "download it, and name the file",
-                              "parquet:~/e.parquet": "write the path of the home folder for ~"}.items():
+                              "parquet:~him/e.parquet": "write the path of the home folder for ~"}.items():
         with pytest.raises(DatasetError, match=complaint):
             load_source(source, SourceOptions())
 
