@@ -152,7 +152,7 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
                            f"{', '.join(LOADERS)}, or MODULE:FUNCTION{meant}")
     # A shell leaves the ~ of csv:~/edges.csv,nodes=~/nodes.csv, which means the home folder.
-    rest = re.sub("(?<![^=])~(?=/)", os.path.expanduser("~"), rest)
+    rest = re.sub("(?<![^=])~(?=/)", lambda _: os.path.expanduser("~"), rest)
     options = replace(options, is_public=kind in PUBLIC)
     if kind not in OWN and not is_function:
         refuse_given_labels(spec, options)

@@ -195,9 +195,12 @@ def has_negative_features(dataset: GraphDataset) -> bool:
 
 
 def store_features(file: h5py.File, dataset: GraphDataset, node_id: np.ndarray, storage: FeatureStorage,
-                   task: ProgressTask) -> None:
-    """Write the features of `node_id`, (num_inner,) int64; `task` advances by rows."""
-    feature_format(storage.form).store(file, _read_blocks(dataset, node_id, Path(file.filename).parent, task),
+                   folder: Path, task: ProgressTask) -> None:
+    """Write the features of `node_id`, (num_inner,) int64; `task` advances by rows.
+
+    Rows that are put in order on the way lie in a file without a name in `folder`.
+    """
+    feature_format(storage.form).store(file, _read_blocks(dataset, node_id, folder, task),
                                        (len(node_id), dataset.num_features), storage)
 
 

@@ -308,7 +308,7 @@ def _write_parts(cut: Cut, own: range, folder: Path, storage: FeatureStorage, ru
         def fill(file: h5py.File) -> None:
             file.attrs["run_id"] = run_id
             _store_part(file, partition)
-            store_features(file, dataset, partition.inner_id, storage, task)
+            store_features(file, dataset, partition.inner_id, storage, folder, task)
 
         write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
         return measure_partition(partition)

@@ -45,8 +45,7 @@ class MemoryLimit:
         rank = found.index((excess, largest))
         return (f"a layer's rows take {size_text(largest)} on rank {rank}, and its share of --memory leaves "
                 f"{size_text(largest - excess)} for tables; sums read such rows from the disk one by one, many times "
-                "their bytes, so expect epochs of hours on a large graph; set more --memory or fewer --hidden columns, "
-                "or use more machines")
+                "their bytes, so epochs are slow; set more --memory or fewer --hidden columns, or use more machines")
 
     def rates(self) -> tuple[float, float]:
         """Collective: bytes per second that a machine's ranks together write to its disk and read from it, where it is

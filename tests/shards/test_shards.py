@@ -79,8 +79,12 @@ def test_features_in_a_file_are_stored_in_the_order_of_the_rows(tmp_path, monkey
     monkeypatch.setattr(RowFile, "_gather", lambda self, rows: gathered.append(len(rows)) or gather(self, rows))
     filed = FeatureRows(keep_rows([dataset.features], tmp_path, "x")).treated(
         lambda values, rows: 2 * values)
+    folders, open_file = [], features.tempfile.TemporaryFile
+    monkeypatch.setattr(features.tempfile, "TemporaryFile", lambda dir: folders.append(dir) or open_file(dir=dir))
     write(tmp_path / "found", replace(dataset, features=filed), dtype=dtype, reorder="degree")
     assert sum(count for count in gathered if count < 60) == (60 if reads == "single rows" else 0)
+    assert len(folders) == (0 if reads == "single rows" else 2)
+    assert all(folder.parent == tmp_path / "found" for folder in folders)      # on the disk of the shards
     write(tmp_path / "wanted", replace(dataset, features=2 * dataset.features), dtype=dtype, reorder="degree")
     for part in range(2):
         found, wanted = (read_partition(tmp_path / name, part, 2) for name in ("found", "wanted"))
