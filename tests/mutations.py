@@ -545,7 +545,8 @@ MUTATIONS = [
     Mutation("nn/neighborhood.py", "a bias has the wrong sign", "out[start:stop] += bias",
              "out[start:stop] -= bias", MODELS),
     Mutation("nn/neighborhood.py", "a mask is forgotten on the way back",
-             "neighborhood.drop_gradient(of_rows)\n            with in_memory", "with in_memory", MODELS),
+             "neighborhood.drop_gradient(of_rows)\n            arrival.finish(of_rows)", "arrival.finish(of_rows)",
+             MODELS),
     Mutation("nn/layers.py", "the wider side travels", "return out_dim < in_dim", "return out_dim > in_dim",
              Tests("nn/test_models.py", 2)),
     Mutation("nn/layers.py", "a sum where a mean belongs", "Kind(\"mean\"", "Kind(\"sum\"",
@@ -870,6 +871,8 @@ MUTATIONS = [
     Mutation("ops/limited_arena.py", "a block whose way to the disk can't begin passes",
              "self._sync(offset + start, BLOCK, WRITE)",
              "LIBC.sync_file_range(self.number, offset + start, BLOCK, WRITE)", SCRATCH_FILE),
+    Mutation("exchange/arrival.py", "gradients are added to rows on a disk", "with in_memory(rows) if self.is_gradient "
+             "else nullcontext(), self", "with self", Tests("training/test_memory_limit.py -k added_in_memory", 2)),
     Mutation("data/synthetic.py", "a pair is drawn twice", "for run in runs:", "for run in runs[-1:]:", DRAWN),
     Mutation("shards/folder.py", "each array is read from the file of the first",
              'np.load(self._place / name, mmap_mode="r")', 'np.load(self._place / "0.npy", mmap_mode="r")',

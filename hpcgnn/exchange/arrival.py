@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from hpcgnn.exchange.plan import NO_ROWS, RowList
 from hpcgnn.exchange.state import State, Stateful, device_of, fill, joined, on_host, split
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.aggregation import PackedRows
+from hpcgnn.ops.arena import in_memory
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer, MessageLayout
 from hpcgnn.ops.streams import Streams
@@ -149,7 +151,8 @@ class Arrival:
         """Wait, then write or add the rows; KernelError if the rows are older than allowed."""
         self.wait()
         started = time.perf_counter()
-        with self.streams.message.after_computing():
+        # Gradients are added to rows here and there, which would write a table on a disk many times.
+        with in_memory(rows) if self.is_gradient else nullcontext(), self.streams.message.after_computing():
             if self.table is None:
                 decode(self.messages, self.receive, self.keys, rows, self.is_gradient)
             else:

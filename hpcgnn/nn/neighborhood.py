@@ -26,7 +26,7 @@ from hpcgnn.graph.hop import Arrival, ArrivalInTable, ExchangeSite, GradientArri
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.layers import backward_reads
 from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
-from hpcgnn.ops.arena import empty, in_memory
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums, combine, map_back, map_rows, weight_gradient
 from hpcgnn.ops.pointwise import Activation, drop
@@ -90,8 +90,7 @@ class AggregateFirst(torch.autograd.Function):
                 if is_self_late:
                     of_self, = _of_near(ctx, kept, gradient)
             neighborhood.drop_gradient(of_rows)
-            with in_memory(of_rows):      # messages add to rows here and there
-                arrival.finish(of_rows)
+            arrival.finish(of_rows)
         of_norm = neighborhood.activation_back(of_rows, kept.before)
         return of_rows, *of_norm, of_neighbor, of_self, column_sums(gradient), None
 
@@ -149,8 +148,7 @@ class MapFirst(torch.autograd.Function):
             # Rows are recomputed once for both weights, unless one weight's gradient is computed while messages travel.
             early, late = (own, []) if neighborhood.graph.exchange.overlaps else ([], own)
             of_self = _of_near(ctx, kept, *early)
-            with in_memory(of_mapped):
-                arrival.finish(of_mapped)
+            arrival.finish(of_mapped)
             of_neighbor, *of_self_late = _of_near(ctx, kept, of_mapped, *late)
             of_self += of_self_late
 

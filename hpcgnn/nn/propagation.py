@@ -12,7 +12,7 @@ import torch
 from hpcgnn.graph.hop import Hop
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.neighborhood import Neighborhood
-from hpcgnn.ops.arena import empty, in_memory
+from hpcgnn.ops.arena import empty
 
 REDUCTION = "gcn"     # A is D^-1/2 (A + I) D^-1/2 in all these models
 
@@ -92,8 +92,7 @@ class _Propagate(torch.autograd.Function):
         if not neighborhood.is_input:
             of_rows, arrival = neighborhood.aggregate_back(gradient)
             of_rows = neighborhood.drop_inner(of_rows)
-            with in_memory(of_rows):
-                arrival.finish(of_rows)
+            arrival.finish(of_rows)
         return of_rows, of_first, None, None
 
 

@@ -272,8 +272,11 @@ class Session:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the inner and halo rows that a hidden layer sums; 0 in steps and for a model of one's own."""
-        if self.steps is not None or self.recipe.model is not None or self.config.layers == 1:
+        """Bytes of the inner and halo rows that a hidden layer sums; 0 if no such layer is known, and in steps."""
+        config = self.config
+        if self.steps is not None or self.recipe.model is not None or ":" in config.model or config.layers == 1:
+            return 0
+        if config.model in ("sgc", "appnp", "dagnn"):      # these sum the input or the answers
             return 0
         return self.graph.num_rows * self.config.hidden * storage_bits(self.config.precision) // 8
 

@@ -18,6 +18,9 @@ from training_setup import assert_same_bits, disk_path, easy_graph, losses, on_r
 import hpcgnn
 from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import CollectiveError, ConfigError
+from hpcgnn.exchange import arrival
+from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.codec import decode
 from hpcgnn.ops import arena, limited_arena
 from hpcgnn.planning.cluster import Network
 from hpcgnn.planning.planner import Choices, make_plan
@@ -81,8 +84,32 @@ def test_losses_and_weights_are_those_of_a_run_without_a_limit(shards, shared_pa
     assert arenas[0].most_in_memory <= ROOM
 
 
+@pytest.mark.parallel(2)
+def test_gradients_of_halo_rows_are_added_in_memory_if_their_rows_fit(shards, shared_path, limits, monkeypatch):
+    """Here the rows' table is made on the disk, and tables that stood in its way are freed before messages arrive."""
+    limit, arenas = limits
+    finish, before, during = Arrival.finish, [], []
+
+    def is_on_disk(rows):
+        return arenas[-1]._start_of(rows) in arenas[-1]._on_disk
+
+    def note_before(self, rows):
+        before.append(self.is_gradient and is_on_disk(rows))
+        finish(self, rows)
+
+    def note(messages, receive, keys, rows, is_gradient):
+        during.append(is_gradient and is_on_disk(rows))
+        decode(messages, receive, keys, rows, is_gradient)
+
+    monkeypatch.setattr(Arrival, "finish", note_before)
+    monkeypatch.setattr(arrival, "decode", note)
+    run(shards, shared_path / "run", {**RECIPES["sage, map first"], **limit(56000)})
+    assert COMM.allreduce(any(before), MPI.LOR) and not COMM.allreduce(any(during), MPI.LOR)
+
+
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("settings, tells", [({}, True), ({"hidden": 1}, False), ({"steps": "4"}, False)])
+@pytest.mark.parametrize("settings, tells", [({}, True), ({"hidden": 1}, False), ({"steps": "4"}, False),
+                                             ({"model": "appnp"}, False)])
 def test_rows_that_a_layer_can_t_sum_in_memory_are_told_before_the_first_epoch(
         shards, shared_path, limits, capsys, settings, tells):
     limit, _ = limits
