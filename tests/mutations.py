@@ -872,7 +872,7 @@ MUTATIONS = [
              "self._sync(offset + start, BLOCK, WRITE)",
              "LIBC.sync_file_range(self.number, offset + start, BLOCK, WRITE)", SCRATCH_FILE),
     Mutation("exchange/arrival.py", "gradients are added to rows on a disk", "with in_memory(rows) if self.is_gradient "
-             "else nullcontext(), self", "with self", Tests("training/test_memory_limit.py -k added_in_memory", 2)),
+             "else nullcontext(), self", "with self", Tests("training/test_memory_limit.py -k asked_into_memory", 2)),
     Mutation("data/synthetic.py", "a pair is drawn twice", "for run in runs:", "for run in runs[-1:]:", DRAWN),
     Mutation("shards/folder.py", "each array is read from the file of the first",
              'np.load(self._place / name, mmap_mode="r")', 'np.load(self._place / "0.npy", mmap_mode="r")',
