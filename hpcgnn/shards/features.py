@@ -205,7 +205,8 @@ def store_features(file: h5py.File, dataset: GraphDataset, node_id: np.ndarray, 
 
 
 def _read_blocks(dataset: GraphDataset, node_id: np.ndarray, folder: Path, task: ProgressTask) -> Iterator[np.ndarray]:
-    found = (feature_rows(dataset, node_id[block]) for block in row_slices(len(node_id), dataset.num_features))
+    found: Iterator[np.ndarray] = (feature_rows(dataset, node_id[block])
+                                   for block in row_slices(len(node_id), dataset.num_features))
     # A row that is read alone takes a page of the disk. If these are more bytes than the whole file, it is scanned.
     if isinstance(dataset.features, FeatureRows) and len(node_id) * mmap.PAGESIZE >= dataset.features.bytes_on_disk > 0:
         found = _scanned(dataset, node_id, folder)
@@ -224,8 +225,7 @@ def _scanned(dataset: GraphDataset, node_id: np.ndarray, folder: Path) -> Iterat
     rows_a_window = max(1, WINDOW_BYTES // row_bytes)
     windows = [slice(first, first + rows_a_window) for first in range(0, len(node_id), rows_a_window)]
     window_of = np.full(dataset.num_nodes, -1, np.int32)
-    for number, window in enumerate(windows):
-        window_of[node_id[window]] = number
+    window_of[node_id] = np.arange(len(node_id)) // rows_a_window
     num_held = np.zeros(len(windows), np.int64)
     with tempfile.TemporaryFile(dir=folder) as file:
         for block in row_slices(dataset.num_nodes, dataset.num_features):
@@ -239,8 +239,8 @@ def _scanned(dataset: GraphDataset, node_id: np.ndarray, folder: Path) -> Iterat
                 file.seek((one * rows_a_window + int(num_held[one])) * row_bytes)
                 file.write(piece.data)
                 num_held[one] += len(piece)
-        for number, window in enumerate(windows):
-            file.seek(number * rows_a_window * row_bytes)
+        for window in windows:
+            file.seek(window.start * row_bytes)
             place = np.argsort(node_id[window])
             held = np.frombuffer(file.read(len(place) * row_bytes), np.float32).reshape(len(place), -1)
             rows = np.empty_like(held)
