@@ -22,6 +22,7 @@ cdef extern from "pointwise.h":
         float eps
         float *moments
         const int64_t *node_id
+        int64_t first_column
         philox_schedule schedule
         uint32_t threshold
         float scale
@@ -38,7 +39,7 @@ cdef activation rows_of(const uint8_t[:, ::1] rows, int storage, int steps) noex
     a.weight = a.bias = NULL
     a.moments = NULL
     a.node_id = NULL
-    a.eps, a.threshold, a.scale = 0.0, 0, 1.0
+    a.eps, a.first_column, a.threshold, a.scale = 0.0, 0, 0, 1.0
     return a
 
 
@@ -66,12 +67,15 @@ cdef void normalize(activation *a, const float[::1] weight, const float[::1] bia
 
 
 def dropout_rows(const uint8_t[:, ::1] rows, const int64_t[::1] node_id, uint32_t seed, uint32_t epoch,
-                 uint32_t stream, uint32_t threshold, float scale, uint8_t[:, ::1] out, int storage=STORAGE_F32):
-    """out[i, j] = rows[i, j] * scale, or 0 where the draw of (node_id[i], j) is below threshold, which is not 0."""
+                 uint32_t stream, uint32_t threshold, float scale, uint8_t[:, ::1] out, int storage=STORAGE_F32,
+                 int64_t first_column=0):
+    """out[i, j] = rows[i, j] * scale, or 0 where the draw of (node_id[i], first_column + j) is below threshold, which is
+    not 0."""
     if rows.shape[0] == 0 or rows.shape[1] == 0:
         return
     cdef activation a = rows_of(rows, storage, 0)
     drop(&a, node_id, seed, epoch, stream, threshold, scale)
+    a.first_column = first_column
     with nogil:
         c_activate_rows(a, &out[0, 0])
 

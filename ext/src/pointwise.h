@@ -10,7 +10,7 @@ enum { NORMALIZE = 1, RECTIFY = 2, DROP = 4 };
 /* out = drop(rectify(normalize(rows))), each step where `steps` has it; in float32, rounded once.
  *   normalize: u = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(variance + eps), variance biased, of the row
  *   rectify:   0 where u <= 0, so that NaN stays NaN
- *   drop:      u * scale where the draw of (node_id, column) is >= threshold, else 0;
+ *   drop:      u * scale where the draw of (node_id, first_column + column) is >= threshold, else 0;
  *              threshold = round(p * 2^16), scale = 2^16 / (2^16 - threshold), so E[out] = u exactly
  * moments[2 * i] and [2 * i + 1] are the mean and rstd of row i: written forward, read backward. */
 typedef struct {
@@ -21,6 +21,7 @@ typedef struct {
     float eps;
     float *moments;
     const int64_t *node_id;
+    int64_t first_column; /* of the rows within those that draws are for, a multiple of 8 */
     philox_schedule schedule;
     uint32_t threshold;
     float scale;

@@ -120,7 +120,8 @@ static __attribute__((noinline)) void LEVEL(find_moments)(const activation *a, i
 static __attribute__((noinline)) void LEVEL(draw_columns)(const activation *a, int64_t i, int64_t j,
                                                           vector_u32 *draws) {
     const int64_t left = a->dim - j;
-    LEVEL(fill_draws)(&a->schedule, a->node_id[i], j, left < DRAWN_COLUMNS ? left : DRAWN_COLUMNS, 0, draws);
+    LEVEL(fill_draws)(&a->schedule, a->node_id[i], a->first_column + j, left < DRAWN_COLUMNS ? left : DRAWN_COLUMNS, 0,
+                      draws);
 }
 
 /* v, scaled if `steps` drop, where an element passes (u > 0 or NaN, and not dropped); elsewhere 0. */

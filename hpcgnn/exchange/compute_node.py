@@ -189,6 +189,9 @@ class SharedExchange(Around):
         ends = np.searchsorted(node.own_index[order], np.arange(node.plan.num_inner + 1))
         self._to_inner = from_csr(ends.astype(np.int64), order.astype(np.int32), len(order))
 
+    def takes_columns(self, site: ExchangeSite, dtype: torch.dtype) -> bool:
+        return False      # the table that a node shares has whole rows
+
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> SharedFetch:
         arrival = self.exchange.start_fetch(h, site)
         return SharedFetch(self, self._own_rows(h), arrival)

@@ -208,6 +208,14 @@ class HaloExchange:
         kind = self.kind_of_steps if self._is_in_steps else self._kind
         return {place: sums.cpu().numpy() for place, sums in kind.movements().items()}
 
+    def takes_columns(self, site: ExchangeSite, dtype: torch.dtype) -> bool:
+        """Whether messages hold fresh and unquantized rows, so that columns may travel apart; see `Exchange`."""
+        bits = 8 * dtype.itemsize
+        if not site.is_training:
+            return self._coding.full_bits == bits
+        is_plain = type(self._kind) is Fresh and self._bit_plan == UniformBits(bits)
+        return is_plain and self._coding.send_share == 1.0 and not self._sender.tracer.is_traced
+
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         return self._kinds[site.is_training].start(self._sender, self._outgoing(h, site, FORWARD), site)
 

@@ -50,6 +50,9 @@ class Exchange(Protocol):
     def reads_history(self) -> bool:
         """Whether halo rows may be constants from an earlier step."""
 
+    def takes_columns(self, site: ExchangeSite, dtype: torch.dtype) -> bool:
+        """Whether rows may be sent by ranges of columns, one call each, to the same effect; the same on all ranks."""
+
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Send inner rows of `h` to the ranks that have them as halo rows; the arrival brings this rank's halo rows."""
 
@@ -139,6 +142,9 @@ class AloneExchange:
     """Exchange and arrival of a graph that is one part: nothing travels."""
 
     is_alone, overlaps, halo_spans, num_returning, reads_history = True, False, None, None, False
+
+    def takes_columns(self, site: ExchangeSite, dtype: torch.dtype) -> bool:
+        return True
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
         return self

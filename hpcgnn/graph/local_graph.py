@@ -37,8 +37,9 @@ from hpcgnn.graph.reductions import (
     store_loop_weights,
 )
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
-from hpcgnn.ops.aggregation import SparseRows, aggregate, chosen_rows, maximum, multiply
-from hpcgnn.ops.arena import empty, in_memory, keep_long
+from hpcgnn.ops.aggregation import SparseRows, aggregate, chosen_rows, maximum
+from hpcgnn.ops.arena import empty, keep_long
+from hpcgnn.ops.column_ranges import product
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey, words_of
 from hpcgnn.ops.pointwise import Activating, Activation, apply_activation, dropout
 from hpcgnn.ops.resident import resident
@@ -509,8 +510,7 @@ class LocalGraph:
         """Aggregate of the constant input, (num_inner, num_features); kept by training passes or if `is_kept`."""
         aggregate = self._input_aggregates.get(reduction)
         if aggregate is None:
-            with in_memory(self.x_all):
-                aggregate = keep_long(multiply(self.matrix(reduction), self.x_all))
+            aggregate = keep_long(product(self.matrix(reduction), self.x_all))
             if is_kept or self._pass.is_training:
                 self._input_aggregates[reduction] = aggregate
         return aggregate

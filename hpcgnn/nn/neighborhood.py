@@ -26,7 +26,8 @@ from hpcgnn.graph.hop import Arrival, ArrivalInTable, ExchangeSite, GradientArri
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.layers import backward_reads
 from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
-from hpcgnn.ops.arena import empty
+from hpcgnn.ops.arena import empty, in_memory, set_aside
+from hpcgnn.ops.column_ranges import ColumnRange, columns_at_once, columns_from, cut, join, product, sum_ranges
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums, combine, map_back, map_rows, weight_gradient
 from hpcgnn.ops.pointwise import Activation, drop
@@ -75,7 +76,7 @@ class AggregateFirst(torch.autograd.Function):
             of_self, = _of_near(ctx, kept, gradient)
             kept.give_back(0)
         if ctx.needs_rows:
-            if _maps_last(neighborhood, weight_neighbor):
+            if _maps_last(neighborhood, weight_neighbor, gradient):
                 of_rows, arrival = neighborhood.aggregate_back(
                     gradient, lambda summed: _map_back_in_place(summed, weight_neighbor))
             else:
@@ -118,7 +119,7 @@ class MapFirst(torch.autograd.Function):
         elif neighborhood.is_input:
             # Input halo rows are already here, so mapping them too costs no message.
             far = neighborhood.input_halo()
-            out = multiply(hop.matrices.forward, mapped, map_rows(far, weight_neighbor))
+            out = product(hop.matrices.forward, mapped, map_rows(far, weight_neighbor))
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
@@ -141,7 +142,7 @@ class MapFirst(torch.autograd.Function):
         kept, gradient, of_rows, of_norm = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, (None, None)
         own = [] if weight_self is None else [gradient]
         if neighborhood.is_input:
-            of_neighbor, *of_self = _of_near(ctx, kept, multiply(hop.matrices.near_back, gradient), *own)
+            of_neighbor, *of_self = _of_near(ctx, kept, product(hop.matrices.near_back, gradient), *own)
             of_neighbor += _of_input_halo(ctx, kept, gradient)
         else:
             of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
@@ -171,7 +172,7 @@ def _of_input_halo(ctx, kept: KeptRows, gradient: torch.Tensor) -> torch.Tensor:
     if neighborhood.is_by_peer:
         return sum(weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
                    for peer, rows in neighborhood.input_halo_by_peer())
-    of_mapped = multiply(hop.matrices.far_back, gradient)
+    of_mapped = product(hop.matrices.far_back, gradient)
     return weight_gradient(of_mapped, neighborhood.input_halo()) if neighborhood.redraws_input \
         else kept.weight_gradient(1, of_mapped)
 
@@ -212,9 +213,9 @@ def _map_both(near_blocks: Iterable[tuple[int, torch.Tensor]], hop: Hop, weight_
     return mapped, of_self
 
 
-def _maps_last(neighborhood: Neighborhood, weight: torch.Tensor) -> bool:
+def _maps_last(neighborhood: Neighborhood, weight: torch.Tensor, gradient: torch.Tensor) -> bool:
     return (neighborhood.graph.stored_bits is not None and not neighborhood.is_by_peer
-            and weight.shape[0] == weight.shape[1])
+            and weight.shape[0] == weight.shape[1] and neighborhood.columns_at_once(gradient) is None)
 
 
 def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -340,14 +341,19 @@ class Neighborhood:
         """
         if self.is_by_peer:
             return self._aggregate_by_peer(h)
-        matrix = self.hop.matrices.forward
+        width, matrix = self.columns_at_once(h), self.hop.matrices.forward
         if self.is_input:
             of_epoch = None if self.key is None else self.graph.masked_input_aggregate(
                 self.hop, self.reduction, self.probability, self.key)
             if of_epoch is not None:
                 return of_epoch, self.drop_inner(h if wants_rows else h[:0])
             near = self.drop_inner(h)
+            if width is not None:
+                return sum_ranges(matrix, cut(set_aside(near), width), self._input_halo_of), near
             return multiply(matrix, near, self.input_halo()), near
+        if width is not None:
+            near = set_aside(self._masked(self.activated(set_aside(h))))
+            return sum_ranges(matrix, cut(near, width), self._fetched), near
         rows = self.activated(h)
         arrival = self.graph.exchange.start_fetch(rows, self.site)
         near = self._masked(rows)
@@ -377,6 +383,24 @@ class Neighborhood:
             central_stream.join()
         return out, near
 
+    def columns_at_once(self, h: torch.Tensor) -> int | None:
+        """How many columns of rows such as `h` are sent and summed at a time; None: all."""
+        width = None if self.is_by_peer else columns_at_once(h)
+        if width is None or self.site is None or self.graph.exchange.takes_columns(self.site, h.dtype):
+            return width
+        return None
+
+    def _input_halo_of(self, columns: ColumnRange) -> torch.Tensor:
+        whole = self.graph.x_all[self.graph.num_inner:]
+        far = columns_from(whole, columns.first, columns.rows.shape[1]).rows
+        return self._drop_in_place(far, *self._halo_places(far, None), columns.first)
+
+    def _fetched(self, columns: ColumnRange) -> torch.Tensor:
+        # These columns are masked by their owner, unlike whole rows: the values are the same.
+        arrival, far = self.graph.exchange.start_fetch(columns.rows, self.site), self._empty_halo(columns.rows)
+        arrival.finish(far)
+        return far
+
     def _arrived(self, arrival: Arrival, h: torch.Tensor) -> FarRows:
         far = arrival.packed() if self.key is None else None
         if far is not None:
@@ -397,6 +421,9 @@ class Neighborhood:
         None if rows come by peer.
         """
         gradient = gradient[:self.hop.back_out]
+        width = self.columns_at_once(gradient)
+        if width is not None:
+            return self._aggregate_ranges_back(gradient, width)
         arrival = self._start_take_home(gradient, then)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         if self.hop.matrices.is_forward_only:
@@ -408,6 +435,24 @@ class Neighborhood:
                 then(reached[slice(*span)])
             arrival.poll()
         return of_rows, arrival
+
+    def _aggregate_ranges_back(self, gradient: torch.Tensor,
+                               width: int) -> tuple[torch.Tensor, GradientArrival]:
+        ranges = cut(set_aside(gradient), width)
+        reached = sum_ranges(self.hop.matrices.near_back, list(ranges))
+        arrival = GradientsByRange(self, ranges)
+        if self.hop.back_in == self.hop.num_in:
+            return reached, arrival
+        set_aside(reached)
+        of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype)
+        of_rows[:self.hop.back_in], of_rows[self.hop.back_in:] = reached, 0
+        return of_rows, arrival
+
+    def take_home(self, columns: ColumnRange) -> GradientArrival:
+        """Collective: start to send columns of the gradients of halo rows, made of these columns of the sums'."""
+        of_halo = multiply(self.hop.matrices.far_back, columns.rows)
+        masked = self._drop_in_place(of_halo, *self._halo_places(of_halo, None), columns.first)
+        return self.graph.exchange.start_take_home(masked, self.site)
 
     def _start_take_home(self, gradient: torch.Tensor,
                          then: Callable[[torch.Tensor], torch.Tensor] | None) -> GradientArrival:
@@ -474,8 +519,35 @@ class Neighborhood:
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         return h if self.key is None else drop(h.contiguous(), self.probability, self.graph.ids(start, stop), self.key)
 
-    def _drop_in_place(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        return h if self.key is None else drop(h, self.probability, self.graph.ids(start, stop), self.key, out=h)
+    def _drop_in_place(self, h: torch.Tensor, start: int, stop: int, first_column: int = 0) -> torch.Tensor:
+        return h if self.key is None else drop(h, self.probability, self.graph.ids(start, stop), self.key, h,
+                                               first_column)
+
+
+@dataclass
+class GradientsByRange:
+    """Gradients of halo rows that leave range by range of their columns, and only when they are waited for.
+
+    ranges : those of the gradients of the sums, (hop.back_out, dim)
+    """
+
+    neighborhood: Neighborhood
+    ranges: list[ColumnRange]
+
+    def poll(self) -> bool:
+        return True
+
+    def finish(self, rows: torch.Tensor) -> None:
+        """Collective: send, wait, then add the gradients to the first, inner rows of `rows`."""
+        totals = cut(set_aside(rows), self.ranges[0].rows.shape[1])
+        for total in totals:
+            self._add(self.ranges.pop(0), total.rows)
+        join(totals, rows)
+
+    def _add(self, columns: ColumnRange, total: torch.Tensor) -> None:
+        with in_memory(columns.rows):
+            arrival = self.neighborhood.take_home(columns)
+        arrival.finish(total)
 
 
 def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,

@@ -48,6 +48,7 @@ class Arena:
     """
 
     is_limited = False      # whether tables may lie on a disk, see `hpcgnn.ops.limited_arena`
+    row_bytes: int | None = None      # bytes of a row that a sum may have in memory; None: any
 
     def __init__(self, num_bytes: int, can_move: bool = True):
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
@@ -70,6 +71,9 @@ class Arena:
 
     def keep_long(self, tensor: torch.Tensor) -> None:
         """Note that a tensor is read late, or again and again: it goes to the disk before others, if one is used."""
+
+    def set_aside(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor is not read for a while: it goes to the disk, if one is used, before those noted later."""
 
     def keeping(self) -> AbstractContextManager:
         return nullcontext()
@@ -169,6 +173,17 @@ def keep_long(tensor: torch.Tensor) -> torch.Tensor:
     if _ARENA is not None:
         _ARENA.keep_long(tensor)
     return tensor
+
+
+def set_aside(tensor: torch.Tensor) -> torch.Tensor:
+    if _ARENA is not None:
+        _ARENA.set_aside(tensor)
+    return tensor
+
+
+def row_bytes_at_once() -> int | None:
+    """Bytes of a row that a sum may have in memory, the same on all ranks; None: any."""
+    return None if _ARENA is None else _ARENA.row_bytes
 
 
 def empty_table(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from hpcgnn.run.output import size_text
 
+COLUMNS_TOGETHER = 16      # a range of columns is a multiple: draws for masks come in groups
+ROOM_OF_SUMS = 0.75         # share of the room that the rows of one sum may take
 SLACK = 10      # a tenth of a limit is left to what a process allocates between two tables
 
 
@@ -116,6 +118,21 @@ class Evictions:
 
     def _reserve(self, start: int) -> int:
         return 0
+
+
+def columns_of_a_range(row_bytes: int | None, dim: int, item_bytes: int) -> int:
+    """How many of `dim` columns are summed at a time, if `row_bytes` bytes of a row may be in memory; None: any."""
+    most = dim if row_bytes is None else row_bytes // item_bytes
+    if dim <= most:
+        return dim
+    most = max(COLUMNS_TOGETHER, most // COLUMNS_TOGETHER * COLUMNS_TOGETHER)
+    even = -(-dim // -(-dim // most))
+    return min(dim, -(-even // COLUMNS_TOGETHER) * COLUMNS_TOGETHER)
+
+
+def row_bytes_that_fit(room: float, num_inner: int, num_halo: int, num_sent: int) -> int:
+    """Bytes of a row that a rank may sum at once: of its inner and halo rows, their sums, and its messages."""
+    return int(room * ROOM_OF_SUMS / max(1, 2 * num_inner + 2 * num_halo + num_sent))
 
 
 def too_little(limit: int, slack: int, others: float, num_ranks: int) -> str | None:

@@ -178,11 +178,15 @@ class LimitedArena(Evictions, Arena):
         if start is not None:
             self.last(start)
 
+    def set_aside(self, tensor: torch.Tensor) -> None:
+        self._note_kept(tensor)
+
     def keeping(self) -> AbstractContextManager:
         return torch.autograd.graph.saved_tensors_hooks(self._note_kept, self._fetch)
 
     @contextmanager
     def _pinning(self, start: int) -> Iterator[None]:
+        self._take_returned()
         self.pin(start)
         try:
             yield

@@ -51,12 +51,16 @@ def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: Co
 
 
 def drop(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: CounterKey,
-         out: torch.Tensor | None = None) -> torch.Tensor:
-    """`dropout` of contiguous rows without a gradient; `out` may be `rows`, and is new if None."""
+         out: torch.Tensor | None = None, first_column: int = 0) -> torch.Tensor:
+    """`dropout` of contiguous rows without a gradient; `out` may be `rows`, and is new if None.
+
+    Rows may be a range of columns of longer ones, from `first_column` on, a multiple of 8; on the host only.
+    """
     num_rows = rows.shape[0]
     threshold = _threshold_of(probability, node_id, num_rows)
     check_rows(rows, num_rows, "dropout")
-    return _dropout.on(rows.device)(rows, node_id, key, threshold, out) if threshold else rows
+    of_range = (first_column,) if first_column else ()
+    return _dropout.on(rows.device)(rows, node_id, key, threshold, out, *of_range) if threshold else rows
 
 
 @dataclass(frozen=True)
@@ -207,9 +211,10 @@ ROWS_A_THREAD, MAX_BLOCKS = 256, 1024     # rows over which one thread sums weig
 
 @by_device("pointwise")
 def _dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
-             out: torch.Tensor | None = None) -> torch.Tensor:
+             out: torch.Tensor | None = None, first_column: int = 0) -> torch.Tensor:
     out = empty(rows.shape, rows.dtype) if out is None else out
-    kernels.dropout_rows(as_bytes(rows), node_id, *_draws(key, threshold), as_bytes(out), STORAGE_NUMBER[rows.dtype])
+    kernels.dropout_rows(as_bytes(rows), node_id, *_draws(key, threshold), as_bytes(out), STORAGE_NUMBER[rows.dtype],
+                         first_column)
     return out
 
 

@@ -8,13 +8,14 @@ up the tensors that are alive at each operation. For the kinds see `hpcgnn.train
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcgnn.nn.layers import LINEAR, Op, Step, operations
 from hpcgnn.nn.names import RELATIONAL
-from hpcgnn.ops.evictions import Evictions
+from hpcgnn.ops.evictions import Evictions, columns_of_a_range
 from hpcgnn.ops.pieces import MIN_BYTES, Places
 from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.cluster import Cluster
@@ -31,6 +32,7 @@ STEPS = 2       # steps simulated of an epoch of several; all have the same size
 EPOCHS = 2      # epochs simulated before an evaluation, and again after it; further epochs need no more memory
 
 Piece = tuple[int, int]
+Ranges = list[tuple[int, Piece | None]]      # numbers of columns
 
 
 def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> dict[str, np.ndarray]:
@@ -262,13 +264,17 @@ class RankSize:
     message_bytes: dict[Exchange, tuple[float, float]]          # sent and received in a training pass
     full_bytes: dict[int, tuple[float, float]]                  # of each layer's exchange in an evaluation
     is_asynchronous: bool
+    num_sent: int                                               # rows of an exchange
+    takes_columns: bool                                         # whether columns may travel apart, in a training pass
 
 
 class Replay:
     """A training of one rank, by the tables that it makes, keeps and frees; it has `room` bytes of memory for them."""
 
-    def __init__(self, size: ModelSize, rank: RankSize, room: float = math.inf):
-        self._size, self._rank = size, rank
+    def __init__(self, size: ModelSize, rank: RankSize, room: float = math.inf, row_bytes: int | None = None):
+        self._size, self._rank, self._row_bytes = size, rank, row_bytes
+        self._below: Piece | None = None
+        self._returning: Ranges = []      # those of gradients that leave when they are waited for
         self.places, self.tables, self._freed = Places(ADDRESSES), Evictions(room), list[Piece]()
         self._received: dict[Exchange | None, Piece | None] = {}
         self._leaving: Piece | None = None
@@ -291,10 +297,14 @@ class Replay:
 
     def _sum_input(self) -> Piece | None:
         # While the features are summed, they are in memory.
-        if self._input is not None:
-            self.tables.pin(self._input[0])
-        sums = self._take(self._rank.num_inner, self._size.in_dim)
-        self.tables.unpin()
+        inner, dim = self._rank.num_inner, self._size.in_dim
+        width = self._width(dim)
+        if width is None:
+            self._pin(self._input)
+            sums = self._take(inner, dim)
+            self.tables.unpin()
+        else:
+            sums = self._sum_ranges(self._cut(inner + self._rank.num_halo, dim, width), inner)
         self._last(sums)
         return sums
 
@@ -316,8 +326,8 @@ class Replay:
     def _step(self) -> None:
         held = list[dict[str, Piece | None]]()
         for layer in self._rank.layers:
+            self._below = below = held[-1]["rows"] if held else None
             held.append(self._walk(layer, layer.linear.forward(self._size.drops(layer.linear)), {}))
-            below = held[-2]["rows"] if len(held) > 1 else None
             self._keep(*(piece for name, piece in held[-1].items() if name != "rows"), below)
         last, logits = self._rank.layers[-1], held[-1].pop("rows")
         self._keep(logits)
@@ -333,7 +343,7 @@ class Replay:
             gradient = self._walk(layer, steps, names).pop("gradient", None)
 
     def evaluate(self) -> None:
-        inner = self._rank.num_inner
+        inner, self._below = self._rank.num_inner, None
         names: dict[str, Piece | None] = {}
         for layer in self._rank.evaluated:
             steps = layer.linear.forward(self._size.drops(layer.linear), is_training=False)
@@ -350,8 +360,18 @@ class Replay:
             if step.kind == "rename":
                 held[step.makes] = held.pop(*step.frees)
                 continue
+            width = self._width(step.dim) if step.kind in ("aggregate", "aggregate_back", "mask", "hold") else None
+            if not layer.linear.is_input and not (self._rank.takes_columns if is_training else not self._rank.num_own):
+                width = None
             if step.kind == "arrive":
-                self._free(*self._waiting)
+                self._arrive(held.get("of rows") or held.get("of mapped"))
+            elif width is not None and step.kind in ("aggregate", "aggregate_back"):
+                held[step.makes] = self._of_ranges(layer, step, held, width, is_training)
+            elif width is not None and step.makes == "far" and not layer.linear.maps_first:
+                continue      # masked range by range
+            elif width is not None and step.makes == "of far":
+                self._keep(held["gradient"])
+                held[step.makes] = self._sum_ranges(self._cut(layer.rows_out, step.dim, width), layer.rows_of(step))
             elif step.kind == "aggregate" and not layer.linear.is_input:
                 held[step.makes] = self._fetch(layer, step, is_training)
             elif step.kind == "aggregate" and not is_training and not layer.linear.maps_first:
@@ -396,7 +416,7 @@ class Replay:
         self._free(of_halo)
         return self._take(layer.rows_in, exchange.dim)
 
-    def _send(self, exchange: Exchange, num_bytes: tuple[float, float],
+    def _send(self, exchange: Exchange | None, num_bytes: tuple[float, float],
               is_asynchronous: bool) -> tuple[Piece | None, Piece | None]:
         # Returns the message that is sent and, if asynchronous, the message of an epoch ago that is read now.
         place = exchange if is_asynchronous else None
@@ -411,6 +431,85 @@ class Replay:
             self._leaving, sent = sent, None
         return sent, before
 
+    def _width(self, dim: int) -> int | None:
+        """Columns that are sent and summed at a time, see `hpcgnn.ops.column_ranges`; None: all."""
+        width = columns_of_a_range(self._row_bytes, dim, self._size.item_bytes)
+        return None if width == dim or self._size.num_steps > 1 else width
+
+    def _of_ranges(self, layer: Layer[int], step: Step, held: dict[str, Piece | None], width: int,
+                   is_training: bool) -> Piece | None:
+        is_input, dim = layer.linear.is_input, step.dim
+        if step.kind == "aggregate":
+            if is_input and not is_training and not layer.linear.maps_first:
+                return self._sum_input()
+            near = held.get("mapped" if layer.linear.maps_first else "near")
+            self._keep(*([] if is_input or layer.linear.maps_first else [self._below]), near, held.get("mapped far"))
+            num_bytes = (0.0, 0.0) if is_input else self._rank.full_bytes[layer.number]
+            if is_training and not is_input:
+                num_bytes = self._rank.message_bytes[Exchange(layer.number, False, dim, layer.reach)]
+            return self._sum_ranges(self._cut(layer.rows_in, dim, width), layer.rows_out, lambda columns: self._far(
+                columns, num_bytes, columns / dim, is_input))
+        self._keep(held.get("of sums", held.get("gradient")))
+        ranges = self._cut(layer.rows_out, dim, width)
+        rows = self._sum_ranges(ranges, layer.rows_in, stays=not is_input)
+        if not is_input:
+            self._returning = ranges
+            self._coming = self._rank.message_bytes[Exchange(layer.number, True, dim, layer.reach)], dim, layer.rows_in
+        return rows
+
+    def _far(self, columns: int, num_bytes: tuple[float, float], share: float, is_input: bool) -> Piece | None:
+        if is_input:
+            return self._take(self._rank.num_halo, columns)
+        sent, _ = self._send(None, (num_bytes[0] * share, num_bytes[1] * share), is_asynchronous=False)
+        far = self._take(self._rank.num_halo, columns)
+        self._free(sent)
+        return far
+
+    def _arrive(self, rows: Piece | None) -> None:
+        self._free(*self._waiting)
+        ranges, self._waiting, self._returning = self._returning, (), []
+        if not ranges:
+            return
+        num_bytes, dim, num_rows = self._coming
+        self._keep(rows)
+        totals = self._cut(num_rows, dim, ranges[0][0])
+        for (columns, piece), (_, total) in zip(ranges, totals, strict=True):
+            self._pin(piece)
+            of_halo = self._take(self._rank.num_halo, columns)
+            sent, _ = self._send(None, (num_bytes[0] * columns / dim, num_bytes[1] * columns / dim),
+                                 is_asynchronous=False)
+            self.tables.unpin()
+            self._free(of_halo)
+            self._pin(total)
+            self.tables.unpin()
+            self._free(sent, piece)
+        self._free(*(piece for _, piece in totals))
+
+    def _cut(self, rows: int, dim: int, width: int) -> Ranges:
+        ranges = [(min(width, dim - first), self._take(rows, min(width, dim - first)))
+                  for first in range(0, dim, width)]
+        self._keep(*(piece for _, piece in reversed(ranges)))
+        return ranges
+
+    def _sum_ranges(self, ranges: Ranges, rows: int, far_of: Callable[[int], Piece | None] | None = None,
+                    stays: bool = False) -> Piece | None:
+        sums = list[Piece | None]()
+        for columns, piece in ranges:
+            self._pin(piece)
+            far = None if far_of is None else far_of(columns)
+            sums.append(self._take(rows, columns))
+            self.tables.unpin()
+            self._keep(sums[-1])
+            self._free(far, *([] if stays else [piece]))
+        joined = self._take(rows, sum(columns for columns, _ in ranges))
+        self._free(*sums)
+        return joined
+
+    def _pin(self, piece: Piece | None) -> None:
+        if piece is not None:
+            self._forget_freed()
+            self.tables.pin(piece[0])
+
     def _take(self, rows: int, columns: int) -> Piece | None:
         return self._take_bytes(self._bytes(rows, columns))
 
@@ -420,14 +519,17 @@ class Replay:
     def _take_bytes(self, num_bytes: float) -> Piece | None:
         if num_bytes < MIN_BYTES:
             return None
-        # As in `LimitedArena`, what was freed makes room for the next table, and not before.
+        self._forget_freed()
+        start, size, _ = self.places.take(int(num_bytes))
+        self.tables.add(start, size)
+        return start, size
+
+    def _forget_freed(self) -> None:
+        # As in `LimitedArena`, what was freed makes room for the next table that is made or pinned, and not before.
         for piece in self._freed:
             _, place = self.tables.forget(piece[0])
             self.places.give_back(*piece, has_memory=place is None)
         self._freed.clear()
-        start, size, _ = self.places.take(int(num_bytes))
-        self.tables.add(start, size)
-        return start, size
 
     def _free(self, *pieces: Piece | None) -> None:
         self._freed += [piece for piece in pieces if piece is not None]
@@ -497,7 +599,9 @@ def rank_sizes(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pair
     full = replace(messages, bits=8 * size.item_bytes, least_bits=None, share=1.0, rotated=())
     parts, step = loads.num_parts, loads.of_step(size.num_steps)
     layers, evaluated = size.layers(step), size.of_whole_graph.layers(loads)
-    training = _by_exchange(size, messages, sent, parts)
+    training, (num_sent, _) = _by_exchange(size, messages, sent, parts), _sums_of_ends(sent, sent.rows, parts)
+    is_plain = (messages.bits == 8 * size.item_bytes and messages.is_exact and messages.send_share == 1
+                and not messages.keeps and loads.inputs is None)
     evaluation = {exchange.layer: _sums_of_ends(sent, sent.rows * full.row_bytes(exchange), parts, size.rematerializes)
                   for exchange in exchanges_of(size.of_whole_graph) if not exchange.is_backward}
 
@@ -505,7 +609,7 @@ def rank_sizes(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pair
                      int(loads.num_inner[part]), int(loads.num_halo[part]), int(step.num_halo[part]), int(own[part]),
                      {exchange: (sent[part], coming[part]) for exchange, (sent, coming) in training.items()},
                      {layer: (sent[part], coming[part]) for layer, (sent, coming) in evaluation.items()},
-                     messages.keeps) for part in range(parts)]
+                     messages.keeps, int(num_sent[part]), is_plain and not own[part]) for part in range(parts)]
 
 
 def sharing(size: ModelSize, loads: PartLoads, messages: Messages,

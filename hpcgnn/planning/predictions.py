@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.ops.evictions import SLACK, too_little
+from hpcgnn.ops.evictions import SLACK, row_bytes_that_fit, too_little
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.loads import PartLoads
 from hpcgnn.planning.memory import (
@@ -101,8 +101,11 @@ def limited_to(num_bytes: int, eval_every: int, size: ModelSize, loads: PartLoad
     slack = limit // SLACK
     fixed = sum((memory[kind] for kind in FIXED), torchs_own(size, loads) + BYTES_A_NODE * loads.num_inner)
     sent, own, _ = sharing(size, loads, messages, cluster)
-    found = np.array([_replayed(size, rank, room, eval_every) for rank, room in zip(
-        rank_sizes(size, loads, messages, sent, own), limit - slack - fixed, strict=True)])
+    ranks, rooms = rank_sizes(size, loads, messages, sent, own), limit - slack - fixed
+    row_bytes = min(row_bytes_that_fit(room, rank.num_inner, rank.num_halo, rank.num_sent)
+                    for rank, room in zip(ranks, rooms, strict=True))
+    found = np.array([_replayed(size, rank, room, row_bytes, eval_every)
+                      for rank, room in zip(ranks, rooms, strict=True)])
     in_memory, on_disk, written, read = found.T
     worst = int((fixed / (limit - slack)).argmax())
     reason = too_little(int(limit[worst]), int(slack[worst]), float(fixed[worst]), int(mates[worst]))
@@ -113,8 +116,9 @@ def limited_to(num_bytes: int, eval_every: int, size: ModelSize, loads: PartLoad
     return Limited(limit, fixed, in_memory, on_disk, written, read, reason, seconds)
 
 
-def _replayed(size: ModelSize, rank: RankSize, room: float, eval_every: int) -> tuple[float, float, float, float]:
-    run, counted = Replay(size, rank, room), list[tuple[int, int]]()
+def _replayed(size: ModelSize, rank: RankSize, room: float, row_bytes: int,
+              eval_every: int) -> tuple[float, float, float, float]:
+    run, counted = Replay(size, rank, room, row_bytes), list[tuple[int, int]]()
     run.train()      # the first epoch also writes what stays on the disk
     run.evaluate()
     run.tables.take_counts()

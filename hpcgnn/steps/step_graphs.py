@@ -300,6 +300,9 @@ class StepExchange:
         self._exchange, self._history, self._batch, self._late = exchange, history, batch, late
         self.num_returning = 0 if batch.reads_only else batch.num_fresh
 
+    def takes_columns(self, site: ExchangeSite, dtype: torch.dtype) -> bool:
+        return False      # the history has whole rows
+
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
         """Collective: keep the batch's rows in the history, and start to bring the far ones."""
         table = self._history.table(site.layer, h)

@@ -130,7 +130,7 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
 def _forecast(comm: MPI.Comm, job: Job, config: TrainConfig, info: GraphInfo, limit: MemoryLimit | None) -> Forecast:
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
-    too_wide = None if limit is None else limit.check(session.table_bytes)
+    too_wide = None if limit is None else limit.check(session.row_counts, session.table_bytes)
     if too_wide is not None and comm.rank == 0:
         tell(f"hpcgnn: {too_wide}")
     learner = Learner.start(session, session.config.seed, None)

@@ -111,7 +111,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
         memory = stack.enter_context(limited_memory(comm, config))
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
-    too_wide = None if memory is None else memory.check(session.table_bytes)
+    too_wide = None if memory is None else memory.check(session.row_counts, session.table_bytes)
     remarks = together(comm, lambda: _check_answers(session)) + ([] if too_wide is None else [too_wide])
     # A checkpoint that does not fit is refused before the folder is touched.
     run = TrainingRun(session, folder, resumed, memory)

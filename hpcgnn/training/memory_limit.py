@@ -15,7 +15,7 @@ from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import TrainingError
 from hpcgnn.exchange.transfer import split_nodes
 from hpcgnn.ops.arena import empty_array
-from hpcgnn.ops.evictions import SLACK
+from hpcgnn.ops.evictions import SLACK, row_bytes_that_fit
 from hpcgnn.ops.limited_arena import LimitedArena
 from hpcgnn.run.launch import together
 from hpcgnn.run.output import size_text
@@ -32,12 +32,16 @@ class MemoryLimit:
     arena: LimitedArena
     num_mates: int      # ranks of this machine
 
-    def check(self, table_bytes: int = 0) -> str | None:
-        """Collective: what to tell a user if the rows that a layer of this rank sums, `table_bytes`, don't fit.
+    def check(self, sizes: tuple[int, int, int], table_bytes: int = 0) -> str | None:
+        """Collective: settle how many columns are summed at a time; what to tell a user if that is no help.
+
+        sizes : numbers of this rank's inner and halo rows, and of the rows that it sends
+        table_bytes : of the rows that a layer sums, if it must have them whole
 
         CollectiveError if what can't leave memory exceeds the limit on some rank.
         """
         together(self.comm, lambda: self.arena.check_limit(self.num_mates))
+        self.arena.row_bytes = self.comm.allreduce(row_bytes_that_fit(self.arena.room_for_tables, *sizes), MPI.MIN)
         found = self.comm.allgather((table_bytes - self.arena.room_for_tables, table_bytes))
         excess, largest = max(found)
         if excess <= 0:

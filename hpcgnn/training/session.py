@@ -27,6 +27,7 @@ from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.sender import Wire
 from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.exchange.transfer import HOST, Link, Transport, are_worth_it, split_nodes
+from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.reductions import weighted_degree
 from hpcgnn.graph.rows import FarArcs, LocalRows, Prefixes
@@ -67,6 +68,7 @@ NOTHING = Recipe()
 OWN_CLUSTERS = ("these shards hold no clusters, so each rank cuts its own, and other numbers of ranks have other "
                 "losses; hpcgnn preprocess stores clusters for any number of ranks by its default, --cluster-rows 106")
 LINK_TASK = "hpcgnn.links.task:LinkTask"      # a wing, which the core does not import
+SUMS_BY_HAND = ("sage", "gcn", "gcnii", "jknet")      # models whose layers sum by ranges of columns, if they must
 CLUSTER_SEED = 0     # KaMinPar's seed: runs of all seeds share the clusters
 
 
@@ -271,12 +273,22 @@ class Session:
         return model if self.config.quantize == "none" else quantized(model, self.config, self.graph, self.comm)
 
     @property
+    def row_counts(self) -> tuple[int, int, int]:
+        """Numbers of inner and halo rows, and of rows that an exchange sends."""
+        return self.graph.num_inner, self.graph.num_halo, sum(map(len, self.exchange.plan_within(None).boundary))
+
+    @property
     def table_bytes(self) -> int:
-        """Bytes of the inner and halo rows that a hidden layer sums; 0 if no such layer is known, and in steps."""
+        """Bytes of the inner and halo rows that a hidden layer must sum at once; 0 if no such layer is known, in steps,
+        and where rows can be sent and summed by ranges of columns.
+        """
         config = self.config
         if self.steps is not None or self.recipe.model is not None or ":" in config.model or config.layers == 1:
             return 0
         if config.model in ("sgc", "appnp", "dagnn"):      # these sum the input or the answers
+            return 0
+        site, dtype = ExchangeSite(0, config.seed, 1, is_training=True), STORAGE[config.precision]
+        if config.model in SUMS_BY_HAND and self.exchange.takes_columns(site, dtype):
             return 0
         return self.graph.num_rows * self.config.hidden * storage_bits(self.config.precision) // 8
 

@@ -37,7 +37,8 @@ BASE, ROOM = 1 << 30, 1 << 16
 shards = shards_of(lambda: easy_graph(spec=GRAPH))
 RECIPES = {
     "sage": {}, "sage, map first": {"hidden": 8, "input_dropout": 0.0}, "gcn": {"model": "gcn"},
-    "gat": {"model": "gat"}, "bf16": {"precision": "bf16", "hidden": 32}, "sylvie": {"method": "sylvie"},
+    "sage, wide": {"hidden": 40}, "gcn, wide": {"model": "gcn", "hidden": 72, "input_dropout": 0.0},
+    "wide, map first": {"hidden": 18}, "gat": {"model": "gat"}, "bf16": {"precision": "bf16", "hidden": 32}, "sylvie": {"method": "sylvie"},
     "stored": {"store_activations": 4}, "steps": {"steps": "4"}, "pipegcn": {"method": "pipegcn"},
 }
 
@@ -106,7 +107,8 @@ def test_rows_are_asked_into_memory_while_gradients_are_added_to_them(shards, sh
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("settings, tells", [({}, True), ({"hidden": 1}, False), ({"steps": "4"}, False),
+@pytest.mark.parametrize("settings, tells", [({"model": "gin"}, True), ({"model": "gin", "hidden": 1}, False),
+                                             ({"model": "gin", "steps": "4"}, False), ({}, False),
                                              ({"model": "appnp"}, False)])
 def test_rows_that_a_layer_can_t_sum_in_memory_are_told_before_the_first_epoch(
         shards, shared_path, limits, capsys, settings, tells):
@@ -169,7 +171,8 @@ def planned(shards, settings, monkeypatch):
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("recipe", ["sage", "sage, map first", "gcn", "bf16"])
+@pytest.mark.parametrize("recipe", ["sage", "sage, map first", "gcn", "bf16", "sage, wide", "gcn, wide",
+                                    "wide, map first"])
 def test_a_plan_has_the_bytes_of_the_run(shared_path, limits, monkeypatch, recipe):
     """Within a fifth: a plan takes a rank to sum central rows early by their edges, and a training by their number.
 
