@@ -27,7 +27,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.layers import backward_reads
 from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty, in_memory, set_aside
-from hpcgnn.ops.column_ranges import ColumnRange, columns_at_once, columns_from, cut, join, product, sum_ranges
+from hpcgnn.ops.column_ranges import ColumnRange, columns_at_once, cut, join, product, sum_ranges
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums, combine, map_back, map_rows, weight_gradient
 from hpcgnn.ops.pointwise import Activation, drop
@@ -349,7 +349,8 @@ class Neighborhood:
                 return of_epoch, self.drop_inner(h if wants_rows else h[:0])
             near = self.drop_inner(h)
             if width is not None:
-                return sum_ranges(matrix, cut(set_aside(near), width), self._input_halo_of), near
+                ranges, others = cut(set_aside(near), width), cut(self.graph.x_all[self.graph.num_inner:], width)
+                return sum_ranges(matrix, ranges, lambda _: self._masked_halo(others.pop(0))), near
             return multiply(matrix, near, self.input_halo()), near
         if width is not None:
             near = set_aside(self._masked(self.activated(set_aside(h))))
@@ -390,10 +391,8 @@ class Neighborhood:
             return width
         return None
 
-    def _input_halo_of(self, columns: ColumnRange) -> torch.Tensor:
-        whole = self.graph.x_all[self.graph.num_inner:]
-        far = columns_from(whole, columns.first, columns.rows.shape[1]).rows
-        return self._drop_in_place(far, *self._halo_places(far, None), columns.first)
+    def _masked_halo(self, columns: ColumnRange) -> torch.Tensor:
+        return self._drop_in_place(columns.rows, *self._halo_places(columns.rows, None), columns.first)
 
     def _fetched(self, columns: ColumnRange) -> torch.Tensor:
         # These columns are masked by their owner, unlike whole rows: the values are the same.
@@ -451,7 +450,7 @@ class Neighborhood:
     def take_home(self, columns: ColumnRange) -> GradientArrival:
         """Collective: start to send columns of the gradients of halo rows, made of these columns of the sums'."""
         of_halo = multiply(self.hop.matrices.far_back, columns.rows)
-        masked = self._drop_in_place(of_halo, *self._halo_places(of_halo, None), columns.first)
+        masked = self._masked_halo(ColumnRange(columns.first, of_halo))
         return self.graph.exchange.start_take_home(masked, self.site)
 
     def _start_take_home(self, gradient: torch.Tensor,

@@ -16,6 +16,7 @@ import torch
 from hpcgnn.ops.aggregation import SparseRows, multiply
 from hpcgnn.ops.arena import empty, in_memory, row_bytes_at_once, set_aside
 from hpcgnn.ops.evictions import columns_of_a_range
+from hpcgnn.ops.spans import short_blocks
 
 
 class ColumnRange(NamedTuple):
@@ -35,15 +36,16 @@ def columns_at_once(rows: torch.Tensor) -> int | None:
 
 def cut(rows: torch.Tensor, width: int) -> list[ColumnRange]:
     """Copies of the columns of `rows`, ready to go to the disk, the last one first, as it is read last."""
-    ranges = [columns_from(rows, first, width) for first in range(0, rows.shape[1], width)]
+    num_rows, dim = rows.shape
+    ranges = [ColumnRange(first, empty((num_rows, min(width, dim - first)), rows.dtype))
+              for first in range(0, dim, width)]
+    # By block of rows, so that a table on a disk is read once.
+    for start, stop in short_blocks(num_rows):
+        for first, columns in ranges:
+            columns[start:stop] = rows[start:stop, first:first + columns.shape[1]]
     for one in reversed(ranges):
         set_aside(one.rows)
     return ranges
-
-
-def columns_from(rows: torch.Tensor, first: int, width: int) -> ColumnRange:
-    chosen = rows[:, first:first + width]
-    return ColumnRange(first, empty(tuple(chosen.shape), rows.dtype).copy_(chosen))
 
 
 def sum_ranges(matrix: SparseRows, ranges: list[ColumnRange],
@@ -58,15 +60,21 @@ def sum_ranges(matrix: SparseRows, ranges: list[ColumnRange],
 def _summed(matrix: SparseRows, one: ColumnRange,
             far_of: Callable[[ColumnRange], torch.Tensor] | None) -> ColumnRange:
     with in_memory(one.rows):
-        sums = multiply(matrix, one.rows, None if far_of is None else far_of(one))
+        if far_of is None:
+            sums = multiply(matrix, one.rows)
+        else:
+            far = far_of(one)
+            with in_memory(far):
+                sums = multiply(matrix, one.rows, far)
     return ColumnRange(one.first, set_aside(sums))
 
 
 def join(ranges: list[ColumnRange], out: torch.Tensor) -> torch.Tensor:
-    """Write ranges to `out`, and free each."""
-    while ranges:
-        first, rows = ranges.pop(0)
-        out[:, first:first + rows.shape[1]] = rows
+    """Write ranges to `out`; the list is empty afterwards."""
+    for start, stop in short_blocks(len(out)):
+        for first, columns in ranges:
+            out[start:stop, first:first + columns.shape[1]] = columns[start:stop]
+    ranges.clear()
     return out
 
 
@@ -76,7 +84,8 @@ def product(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = N
     if width is None:
         with in_memory(near):
             return multiply(matrix, near, far)
+    ranges = cut(set_aside(near), width)
     if far is None:
-        return sum_ranges(matrix, cut(set_aside(near), width))
-    set_aside(far)
-    return sum_ranges(matrix, cut(set_aside(near), width), lambda one: columns_from(far, one.first, width).rows)
+        return sum_ranges(matrix, ranges)
+    others = cut(set_aside(far), width)
+    return sum_ranges(matrix, ranges, lambda _: others.pop(0).rows)

@@ -23,7 +23,7 @@ class Evictions:
         self._room = room
         self.num_in_memory = 0      # bytes of tables
         self.others = 0             # bytes of memory that the process has besides
-        self._pinned: int | None = None      # start of the piece that stays in memory
+        self._pinned: list[int] = []      # starts of pieces that stay in memory
         self.most_in_memory = self.most_on_disk = self.most_kept = 0
         # By the start of a piece: its size; in order, what goes to the disk first; and its place in the file.
         self._size: dict[int, int] = {}
@@ -72,13 +72,14 @@ class Evictions:
         return True
 
     def pin(self, start: int) -> None:
-        """A table is in memory, if it fits, until `unpin`."""
+        """A table is in memory, if it fits, until its `unpin`."""
         if start in self._on_disk and self._return(start):
             self._fetched += self._size[start]
-        self._pinned = start
+        self._pinned.append(start)
 
     def unpin(self) -> None:
-        self._pinned = None
+        """End the last `pin`."""
+        self._pinned.pop()
 
     def _return(self, start: int) -> bool:
         fits = self._makes_room(self._size[start])
@@ -105,7 +106,7 @@ class Evictions:
         for start in [*self._lasting, *self._kept]:
             if self._excess(num_bytes) <= 0:
                 break
-            if start not in self._on_disk and start != self._pinned:
+            if start not in self._on_disk and start not in self._pinned:
                 self._spill(start, self._write(start))
                 self.num_in_memory -= self._size[start]
         return self._excess(num_bytes) <= 0

@@ -302,7 +302,7 @@ class Replay:
         if width is None:
             self._pin(self._input)
             sums = self._take(inner, dim)
-            self.tables.unpin()
+            self._unpin(self._input)
         else:
             sums = self._sum_ranges(self._cut(inner + self._rank.num_halo, dim, width), inner)
         self._last(sums)
@@ -442,13 +442,17 @@ class Replay:
         if step.kind == "aggregate":
             if is_input and not is_training and not layer.linear.maps_first:
                 return self._sum_input()
-            near = held.get("mapped" if layer.linear.maps_first else "near")
-            self._keep(*([] if is_input or layer.linear.maps_first else [self._below]), near, held.get("mapped far"))
+            far, near = held.get("mapped far"), held.get("mapped" if layer.linear.maps_first else "near")
+            self._keep(*([] if is_input or layer.linear.maps_first else [self._below]), near)
             num_bytes = (0.0, 0.0) if is_input else self._rank.full_bytes[layer.number]
             if is_training and not is_input:
                 num_bytes = self._rank.message_bytes[Exchange(layer.number, False, dim, layer.reach)]
-            return self._sum_ranges(self._cut(layer.rows_in, dim, width), layer.rows_out, lambda columns: self._far(
-                columns, num_bytes, columns / dim, is_input))
+            ranges, others = self._cut(layer.rows_in, dim, width), Ranges()
+            if is_input:
+                self._keep(far)
+                others = self._cut(self._rank.num_halo, dim, width)
+            return self._sum_ranges(ranges, layer.rows_out, lambda columns: (
+                others.pop(0)[1] if others else self._far(columns, num_bytes, columns / dim)))
         self._keep(held.get("of sums", held.get("gradient")))
         ranges = self._cut(layer.rows_out, dim, width)
         rows = self._sum_ranges(ranges, layer.rows_in, stays=not is_input)
@@ -457,9 +461,7 @@ class Replay:
             self._coming = self._rank.message_bytes[Exchange(layer.number, True, dim, layer.reach)], dim, layer.rows_in
         return rows
 
-    def _far(self, columns: int, num_bytes: tuple[float, float], share: float, is_input: bool) -> Piece | None:
-        if is_input:
-            return self._take(self._rank.num_halo, columns)
+    def _far(self, columns: int, num_bytes: tuple[float, float], share: float) -> Piece | None:
         sent, _ = self._send(None, (num_bytes[0] * share, num_bytes[1] * share), is_asynchronous=False)
         far = self._take(self._rank.num_halo, columns)
         self._free(sent)
@@ -473,15 +475,15 @@ class Replay:
         num_bytes, dim, num_rows = self._coming
         self._keep(rows)
         totals = self._cut(num_rows, dim, ranges[0][0])
-        for (columns, piece), (_, total) in zip(ranges, totals, strict=True):
+        for (columns, piece), (_, added) in zip(ranges, totals, strict=True):
             self._pin(piece)
             of_halo = self._take(self._rank.num_halo, columns)
             sent, _ = self._send(None, (num_bytes[0] * columns / dim, num_bytes[1] * columns / dim),
                                  is_asynchronous=False)
-            self.tables.unpin()
+            self._unpin(piece)
             self._free(of_halo)
-            self._pin(total)
-            self.tables.unpin()
+            self._pin(added)
+            self._unpin(added)
             self._free(sent, piece)
         self._free(*(piece for _, piece in totals))
 
@@ -497,8 +499,10 @@ class Replay:
         for columns, piece in ranges:
             self._pin(piece)
             far = None if far_of is None else far_of(columns)
+            self._pin(far)
             sums.append(self._take(rows, columns))
-            self.tables.unpin()
+            self._unpin(far)
+            self._unpin(piece)
             self._keep(sums[-1])
             self._free(far, *([] if stays else [piece]))
         joined = self._take(rows, sum(columns for columns, _ in ranges))
@@ -509,6 +513,10 @@ class Replay:
         if piece is not None:
             self._forget_freed()
             self.tables.pin(piece[0])
+
+    def _unpin(self, piece: Piece | None) -> None:
+        if piece is not None:
+            self.tables.unpin()
 
     def _take(self, rows: int, columns: int) -> Piece | None:
         return self._take_bytes(self._bytes(rows, columns))
