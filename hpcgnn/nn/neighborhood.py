@@ -80,11 +80,10 @@ class AggregateFirst(torch.autograd.Function):
                 of_rows, arrival = neighborhood.aggregate_back(
                     gradient, lambda summed: _map_back_in_place(summed, weight_neighbor))
             else:
-                # A matrix without entries reads no row.
-                of_sums = (empty((len(gradient), weight_neighbor.shape[1]), gradient.dtype, gradient.device)
-                           if hop.matrices.is_forward_only else map_back(gradient, weight_neighbor))
-                of_rows, arrival = neighborhood.aggregate_back(of_sums)
-                del of_sums
+                # A matrix without entries reads no row. Nothing here holds the gradients of the sums.
+                of_rows, arrival = neighborhood.aggregate_back(
+                    empty((len(gradient), weight_neighbor.shape[1]), gradient.dtype, gradient.device)
+                    if hop.matrices.is_forward_only else map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
                 # While messages travel, the gradient of W_self is computed.
@@ -422,7 +421,9 @@ class Neighborhood:
         gradient = gradient[:self.hop.back_out]
         width = self.columns_at_once(gradient)
         if width is not None:
-            return self._aggregate_ranges_back(gradient, width)
+            ranges = cut(set_aside(gradient), width)
+            del gradient
+            return self._aggregate_ranges_back(ranges)
         arrival = self._start_take_home(gradient, then)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         if self.hop.matrices.is_forward_only:
@@ -435,15 +436,13 @@ class Neighborhood:
             arrival.poll()
         return of_rows, arrival
 
-    def _aggregate_ranges_back(self, gradient: torch.Tensor,
-                               width: int) -> tuple[torch.Tensor, GradientArrival]:
-        ranges = cut(set_aside(gradient), width)
+    def _aggregate_ranges_back(self, ranges: list[ColumnRange]) -> tuple[torch.Tensor, GradientArrival]:
         reached = sum_ranges(self.hop.matrices.near_back, list(ranges))
         arrival = GradientsByRange(self, ranges)
         if self.hop.back_in == self.hop.num_in:
             return reached, arrival
         set_aside(reached)
-        of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype)
+        of_rows = empty((self.hop.num_in, reached.shape[1]), reached.dtype)
         of_rows[:self.hop.back_in], of_rows[self.hop.back_in:] = reached, 0
         return of_rows, arrival
 

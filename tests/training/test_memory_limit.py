@@ -38,7 +38,8 @@ shards = shards_of(lambda: easy_graph(spec=GRAPH))
 RECIPES = {
     "sage": {}, "sage, map first": {"hidden": 8, "input_dropout": 0.0}, "gcn": {"model": "gcn"},
     "sage, wide": {"hidden": 40}, "gcn, wide": {"model": "gcn", "hidden": 72, "input_dropout": 0.0},
-    "wide, map first": {"hidden": 18}, "gat": {"model": "gat"}, "bf16": {"precision": "bf16", "hidden": 32}, "sylvie": {"method": "sylvie"},
+    "wide, map first": {"hidden": 18}, "gat": {"model": "gat"},
+    "bf16": {"precision": "bf16", "hidden": 32}, "sylvie": {"method": "sylvie"},
     "stored": {"store_activations": 4}, "steps": {"steps": "4"}, "pipegcn": {"method": "pipegcn"},
 }
 
