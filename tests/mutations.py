@@ -12,6 +12,7 @@ SORTED, PIECES_OF_ROWS = Tests("data/test_cleaning.py"), Tests("data/test_row_fi
 ONE_RELATION = Tests("links/test_relations.py links/test_links.py -m 'not parallel' -k 'one_relation or one_kind'")
 TREATED = Tests("data/test_features.py -k 'any_piece or block'")
 ROWS_BY_SCAN, DRAWN = Tests("shards/test_shards.py -k in_a_file"), Tests("data/test_synthetic.py")
+COLUMN_RANGES = Tests("ops/test_column_ranges.py")
 SCRATCH_FILE = Tests("ops/test_limited_arena.py -k sent_to_the_disk")
 STAGES = Tests("shards/test_stages.py -m parallel[1]")
 CREW_OF_TWO, PREPROCESS = Tests("shards/test_crew.py", 2), Tests("cli/test_preprocess.py -k 'stage or known_length'")
@@ -873,6 +874,18 @@ MUTATIONS = [
              "LIBC.sync_file_range(self.number, offset + start, BLOCK, WRITE)", SCRATCH_FILE),
     Mutation("exchange/arrival.py", "gradients are added to rows on a disk", "with in_memory(rows) if self.is_gradient "
              "else nullcontext(), self", "with self", Tests("training/test_memory_limit.py -k asked_into_memory", 2)),
+    Mutation("ops/column_ranges.py", "each range has the first columns",
+             "rows[start:stop, first:first + columns.shape[1]]", "rows[start:stop, :columns.shape[1]]", COLUMN_RANGES),
+    Mutation("ops/pointwise.py", "a range has the mask of the first columns",
+             "of_range = (first_column,) if first_column else ()", "of_range = ()", COLUMN_RANGES),
+    Mutation("exchange/halo.py", "columns of quantized rows travel apart", "type(self._kind) is Fresh and", "True or",
+             Tests("training/test_memory_limit.py -k only_rows_that", 2)),
+    Mutation("nn/neighborhood.py", "columns of halo rows' gradients are not masked",
+             "return self._drop_in_place(columns.rows, *self._halo_places(columns.rows, None), columns.first)",
+             "return columns.rows", Tests("training/test_memory_limit.py -k 'losses and wide'", 2)),
+    Mutation("training/memory_limit.py", "edges that exceed the limit are read",
+             "if reason is not None:\n                raise", "if reason is None:\n                raise",
+             Tests("training/test_memory_limit.py -k before_they_are_read", 2)),
     Mutation("data/synthetic.py", "a pair is drawn twice", "for run in runs:", "for run in runs[-1:]:", DRAWN),
     Mutation("shards/folder.py", "each array is read from the file of the first",
              'np.load(self._place / name, mmap_mode="r")', 'np.load(self._place / "0.npy", mmap_mode="r")',

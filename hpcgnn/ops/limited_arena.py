@@ -162,7 +162,7 @@ class LimitedArena(Evictions, Arena):
         Arena.__init__(self, addresses() if num_bytes is None else num_bytes,
                        system_moves_pages() if can_move is None else can_move)
         Evictions.__init__(self, limit - slack)
-        self.limit, self._slack, self.file = limit, slack, ScratchFile(folder)
+        self.limit, self.slack, self.file = limit, slack, ScratchFile(folder)
         self._view = memoryview(self._mapping)
         self._offset = self.address - ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
         self._counted, self._mapped = _disk_counts(), _resident_bytes("RssFile:")
@@ -200,7 +200,7 @@ class LimitedArena(Evictions, Arena):
     @property
     def room_for_tables(self) -> int:
         """Bytes that tables may have in memory beside what the process holds."""
-        return self.limit - self._slack - self.others
+        return self.limit - self.slack - self.others
 
     def take_use(self) -> DiskUse:
         counts = _disk_counts()
@@ -212,7 +212,7 @@ class LimitedArena(Evictions, Arena):
         """TrainingError if the process, without its tables, exceeds the limit; `num_ranks` share the machine."""
         self.others = 0      # what was there while the part was read is gone
         self._measure_others()
-        reason = too_little(self.limit, self._slack, self.others, num_ranks)
+        reason = too_little(self.limit, self.slack, self.others, num_ranks)
         if reason is not None:
             raise TrainingError(reason)
 

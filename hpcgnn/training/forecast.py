@@ -124,6 +124,8 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     config = job.agree(comm, info.name, is_trained=False)
     watch(comm, config.timeout)
     with limited_memory(comm, config) as limit:
+        if limit is not None:
+            limit.check_part(info.statistics[comm.rank])
         return _forecast(comm, job, config, info, limit)
 
 

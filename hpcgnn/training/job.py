@@ -109,6 +109,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job, conf
         from hpcgnn.training.memory_limit import limited_memory
 
         memory = stack.enter_context(limited_memory(comm, config))
+        memory.check_part(info.statistics[comm.rank])
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
     too_wide = None if memory is None else memory.check(session.row_counts, session.table_bytes)

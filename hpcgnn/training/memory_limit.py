@@ -15,13 +15,15 @@ from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import TrainingError
 from hpcgnn.exchange.transfer import split_nodes
 from hpcgnn.ops.arena import empty_array
-from hpcgnn.ops.evictions import SLACK, row_bytes_that_fit
-from hpcgnn.ops.limited_arena import LimitedArena
+from hpcgnn.ops.evictions import SLACK, row_bytes_that_fit, too_little
+from hpcgnn.ops.limited_arena import LimitedArena, process_bytes
+from hpcgnn.partition.partition import PartitionStatistics
 from hpcgnn.run.launch import together
 from hpcgnn.run.output import size_text
 from hpcgnn.shards.features import FloatFeatures
 
 DEFAULT_SCRATCH = "/var/tmp"
+BYTES_AN_EDGE, BYTES_A_BEGIN, BYTES_AN_ID = 8, 8, 8
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,21 @@ class MemoryLimit:
     comm: MPI.Comm
     arena: LimitedArena
     num_mates: int      # ranks of this machine
+
+    def check_part(self, part: PartitionStatistics) -> None:
+        """Collective: CollectiveError if this rank's edges and rows alone exceed its limit, before they are read.
+
+        The least that they take: edges by both of their ends, where a row's edges begin, and ids of rows.
+        """
+        rows = part.num_inner + part.num_halo
+        least = BYTES_AN_EDGE * part.num_edges + BYTES_A_BEGIN * (part.num_inner + rows) + BYTES_AN_ID * rows
+        reason = too_little(self.arena.limit, self.arena.slack, process_bytes() + least, self.num_mates)
+
+        def refuse() -> None:
+            if reason is not None:
+                raise TrainingError(reason)
+
+        together(self.comm, refuse)
 
     def check(self, sizes: tuple[int, int, int], table_bytes: int = 0) -> str | None:
         """Collective: settle how many columns are summed at a time; what to tell a user if that is no help.

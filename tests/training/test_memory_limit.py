@@ -21,14 +21,17 @@ from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.exchange import arrival
 from hpcgnn.exchange.codec import decode
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import neighborhood
 from hpcgnn.ops import arena, limited_arena
 from hpcgnn.planning.cluster import Network
 from hpcgnn.planning.planner import Choices, make_plan
 from hpcgnn.planning.recipe import check_settings
-from hpcgnn.training import trainer
+from hpcgnn.training import memory_limit, trainer
 from hpcgnn.training.forecast import forecast
 from hpcgnn.training.job import Job, train
 from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.session import Session
 
 COMM = MPI.COMM_WORLD
 GRAPH = "synthetic:nodes=600,mean_degree=6,classes=8,features=20,signal=2"
@@ -84,6 +87,37 @@ def test_losses_and_weights_are_those_of_a_run_without_a_limit(shards, shared_pa
         name.startswith("disk") for name in expected[0])
     assert summary["disk_bytes_spilled_per_epoch"] == np.mean([record["disk_bytes_spilled"] for record in metrics])
     assert arenas[0].most_in_memory <= ROOM
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings, in_training, in_evaluation", [
+    ({}, True, True), ({"hidden": 16}, False, False), ({"method": "sylvie"}, COMM.size == 1, True),
+    ({"model": "gat"}, False, False), ({"rematerialize": True}, COMM.size == 1, COMM.size == 1)])
+def test_only_rows_that_do_not_fit_are_cut_and_only_where_columns_may_travel_apart(
+        shards, shared_path, limits, monkeypatch, settings, in_training, in_evaluation):
+    cut, next_site, widths, passes = neighborhood.cut, LocalGraph.next_site, [], []
+
+    def note_cut(rows, width):
+        widths.append((passes[-1], width))
+        return cut(rows, width)
+
+    monkeypatch.setattr(neighborhood, "cut", note_cut)
+    monkeypatch.setattr(LocalGraph, "next_site", lambda self, *args, **more: (
+        passes.append(self.current_pass.is_training), next_site(self, *args, **more))[1])
+    run(shards, shared_path / "run", {"hidden": 40, "input_dropout": 0.0, **settings, **limits[0](ROOM)})
+    # There is room for 9 or 10 columns, and fewer than 16 are never taken.
+    assert {is_training for is_training, _ in widths} == {*[True] * in_training, *[False] * in_evaluation}
+    assert {width for _, width in widths} <= {16}
+
+
+@pytest.mark.parallel([1, 2])
+def test_edges_that_exceed_the_limit_are_told_before_they_are_read(shards, shared_path, limits, monkeypatch):
+    monkeypatch.setattr(memory_limit, "BYTES_AN_EDGE", 1 << 20)
+    monkeypatch.setattr(Session, "open", None)
+    for start in (lambda job: train(COMM, job), lambda job: forecast(COMM, job)):
+        with pytest.raises(CollectiveError, match="GB can't leave memory: the process, edges and messages; set "
+                                                  "--memory to more than "):
+            start(Job(shards, {**SMALL, **limits[0](ROOM)}, out=shared_path / "run"))
 
 
 @pytest.mark.parallel(2)
