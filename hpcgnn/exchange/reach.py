@@ -7,6 +7,7 @@ is never computed. Ranks walk hop by hop against the edges and send the hops of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,8 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.transfer import swap
 from hpcgnn.ops.arena import empty_array
 from hpcgnn.partition.partition import Partition
+
+EDGES_AT_ONCE = 1 << 22      # so that what is computed of edges takes little beside them
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,12 @@ class Reach:
         boundary = tell_owners(comm, plan, halo)
         for hops in range(1, num_hops + 1):
             # In-neighbors of the rows that the last hop reached.
-            column = part.indices[np.repeat(inner == hops - 1, degree)]
-            inner_column = column[column < part.num_inner]
-            inner[inner_column] = np.minimum(inner[inner_column], hops)
-            halo_column = column[column >= part.num_inner] - part.num_inner
-            halo[halo_column] = np.minimum(halo[halo_column], hops)
+            for rows_at, edges in edge_blocks(part.indptr):
+                column = part.indices[edges][np.repeat(inner[rows_at] == hops - 1, degree[rows_at])]
+                inner_column = column[column < part.num_inner]
+                inner[inner_column] = np.minimum(inner[inner_column], hops)
+                halo_column = column[column >= part.num_inner] - part.num_inner
+                halo[halo_column] = np.minimum(halo[halo_column], hops)
             boundary = tell_owners(comm, plan, halo)
             for rows, told in zip(plan.boundary, boundary, strict=True):
                 np.minimum.at(inner, rows.index, told)
@@ -61,11 +65,22 @@ class Reach:
         return replace(self, inner=self.inner[order])
 
 
+def edge_blocks(indptr: np.ndarray) -> Iterator[tuple[slice, slice]]:
+    """Rows and their edges, by blocks of whole rows with about EDGES_AT_ONCE edges."""
+    first, num_rows = 0, len(indptr) - 1
+    while first < num_rows:
+        enough = int(np.searchsorted(indptr, indptr[first] + EDGES_AT_ONCE, side="right")) - 1
+        last = max(first + 1, min(enough, num_rows))
+        yield slice(first, last), slice(int(indptr[first]), int(indptr[last]))
+        first = last
+
+
 def nearest_first(part: Partition, reach: Reach) -> tuple[Partition, Reach]:
     """Sort inner rows by hops to the loss, then rows without halo neighbors (central) first, otherwise stably."""
-    target = np.repeat(np.arange(part.num_inner, dtype=np.int32), np.diff(part.indptr))
-    is_marginal = np.zeros(part.num_inner, bool)
-    is_marginal[target[part.indices >= part.num_inner]] = True
+    degree, is_marginal = np.diff(part.indptr), np.zeros(part.num_inner, bool)
+    for rows, edges in edge_blocks(part.indptr):
+        target = np.repeat(np.arange(rows.start, rows.stop), degree[rows])
+        is_marginal[target[part.indices[edges] >= part.num_inner]] = True
     order = np.lexsort((is_marginal, reach.inner))
     return reorder(part, order), reach.sorted(order)
 
@@ -77,11 +92,19 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
     degree = np.diff(part.indptr)[order]
     indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
     number = np.int32 if len(part.indices) <= np.iinfo(np.int32).max else np.int64
-    entry = np.repeat((part.indptr[:-1][order] - indptr[:-1]).astype(number), degree)
-    entry += np.arange(len(entry), dtype=number)
-    indices = part.indices[entry]
-    is_inner = indices < part.num_inner
-    indices[is_inner] = new_row[indices[is_inner]]
+    shift = (part.indptr[:-1][order] - indptr[:-1]).astype(number)      # from a row's new entries to its old ones
+
+    def entries_of(rows: slice, edges: slice) -> np.ndarray:
+        return np.repeat(shift[rows], degree[rows]) + np.arange(edges.start, edges.stop, dtype=number)
+
+    indices = np.empty_like(part.indices)
+    for rows_at, edges in edge_blocks(indptr):
+        chosen = part.indices[entries_of(rows_at, edges)]
+        is_inner = chosen < part.num_inner
+        chosen[is_inner] = new_row[chosen[is_inner]]
+        indices[edges] = chosen
+    has_values = any(getattr(part, name) is not None for name in ("edge_weight", "edge_type", "edge_attr"))
+    entry = entries_of(slice(None), slice(0, len(indices))) if has_values else None
     known: dict[str, Any] = {name: np.concatenate([array[:part.num_inner][order], array[part.num_inner:]])
              for name, array in (("in_degree", part.in_degree), ("importance", part.importance))}
     rows: dict[str, Any] = {name: getattr(part, name)[order]

@@ -76,7 +76,7 @@ class AggregateFirst(torch.autograd.Function):
             of_self, = _of_near(ctx, kept, gradient)
             kept.give_back(0)
         if ctx.needs_rows:
-            if _maps_last(neighborhood, weight_neighbor, gradient):
+            if _maps_last(neighborhood, weight_neighbor):
                 of_rows, arrival = neighborhood.aggregate_back(
                     gradient, lambda summed: _map_back_in_place(summed, weight_neighbor))
             else:
@@ -212,9 +212,9 @@ def _map_both(near_blocks: Iterable[tuple[int, torch.Tensor]], hop: Hop, weight_
     return mapped, of_self
 
 
-def _maps_last(neighborhood: Neighborhood, weight: torch.Tensor, gradient: torch.Tensor) -> bool:
+def _maps_last(neighborhood: Neighborhood, weight: torch.Tensor) -> bool:
     return (neighborhood.graph.stored_bits is not None and not neighborhood.is_by_peer
-            and weight.shape[0] == weight.shape[1] and neighborhood.columns_at_once(gradient) is None)
+            and weight.shape[0] == weight.shape[1])
 
 
 def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -423,7 +423,7 @@ class Neighborhood:
         if width is not None:
             ranges = cut(set_aside(gradient), width)
             del gradient
-            return self._aggregate_ranges_back(ranges)
+            return self._aggregate_ranges_back(ranges, then)
         arrival = self._start_take_home(gradient, then)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         if self.hop.matrices.is_forward_only:
@@ -436,9 +436,15 @@ class Neighborhood:
             arrival.poll()
         return of_rows, arrival
 
-    def _aggregate_ranges_back(self, ranges: list[ColumnRange]) -> tuple[torch.Tensor, GradientArrival]:
+    def _aggregate_ranges_back(self, ranges: list[ColumnRange], then: Callable[[torch.Tensor], torch.Tensor] | None,
+                               ) -> tuple[torch.Tensor, GradientArrival]:
         reached = sum_ranges(self.hop.matrices.near_back, list(ranges))
-        arrival = GradientsByRange(self, ranges)
+        if then is not None:
+            for start, stop in blocks(0, self.hop.back_in):
+                then(reached[start:stop])
+            of_halo = then(sum_ranges(self.hop.matrices.far_back, list(ranges)))
+            ranges = cut(set_aside(of_halo), ranges[0].rows.shape[1])
+        arrival = GradientsByRange(self, ranges, are_of_halo=then is not None)
         if self.hop.back_in == self.hop.num_in:
             return reached, arrival
         set_aside(reached)
@@ -446,11 +452,11 @@ class Neighborhood:
         of_rows[:self.hop.back_in], of_rows[self.hop.back_in:] = reached, 0
         return of_rows, arrival
 
-    def take_home(self, columns: ColumnRange) -> GradientArrival:
-        """Collective: start to send columns of the gradients of halo rows, made of these columns of the sums'."""
-        of_halo = multiply(self.hop.matrices.far_back, columns.rows)
-        masked = self._masked_halo(ColumnRange(columns.first, of_halo))
-        return self.graph.exchange.start_take_home(masked, self.site)
+    def take_home(self, columns: ColumnRange, are_of_halo: bool) -> GradientArrival:
+        """Collective: start to send columns of the gradients of halo rows, made of those of the sums if they aren't."""
+        of_halo = columns if are_of_halo else ColumnRange(
+            columns.first, multiply(self.hop.matrices.far_back, columns.rows))
+        return self.graph.exchange.start_take_home(self._masked_halo(of_halo), self.site)
 
     def _start_take_home(self, gradient: torch.Tensor,
                          then: Callable[[torch.Tensor], torch.Tensor] | None) -> GradientArrival:
@@ -526,11 +532,12 @@ class Neighborhood:
 class GradientsByRange:
     """Gradients of halo rows that leave range by range of their columns, and only when they are waited for.
 
-    ranges : those of the gradients of the sums, (hop.back_out, dim)
+    ranges : of the gradients of the sums, (hop.back_out, dim), or of halo rows
     """
 
     neighborhood: Neighborhood
     ranges: list[ColumnRange]
+    are_of_halo: bool
 
     def poll(self) -> bool:
         return True
@@ -544,7 +551,7 @@ class GradientsByRange:
 
     def _add(self, columns: ColumnRange, total: torch.Tensor) -> None:
         with in_memory(columns.rows):
-            arrival = self.neighborhood.take_home(columns)
+            arrival = self.neighborhood.take_home(columns, self.are_of_halo)
         arrival.finish(total)
 
 

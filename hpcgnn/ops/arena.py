@@ -75,6 +75,9 @@ class Arena:
     def set_aside(self, tensor: torch.Tensor) -> None:
         """Note that a tensor is not read for a while: it goes to the disk, if one is used, before those noted later."""
 
+    def make_room(self, num_bytes: int) -> None:
+        """Before something else than tables takes `num_bytes` of memory: tables go to the disk, if one is used."""
+
     def keeping(self) -> AbstractContextManager:
         return nullcontext()
 
@@ -179,6 +182,11 @@ def set_aside(tensor: torch.Tensor) -> torch.Tensor:
     if _ARENA is not None:
         _ARENA.set_aside(tensor)
     return tensor
+
+
+def make_room(num_bytes: int) -> None:
+    if _ARENA is not None:
+        _ARENA.make_room(num_bytes)
 
 
 def row_bytes_at_once() -> int | None:

@@ -181,6 +181,11 @@ class LimitedArena(Evictions, Arena):
     def set_aside(self, tensor: torch.Tensor) -> None:
         self._note_kept(tensor)
 
+    def make_room(self, num_bytes: int) -> None:
+        self._take_returned()
+        self._measure_others()
+        self._makes_room(num_bytes)
+
     def keeping(self) -> AbstractContextManager:
         return torch.autograd.graph.saved_tensors_hooks(self._note_kept, self._fetch)
 

@@ -35,7 +35,7 @@ from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.heads import scored
 from hpcgnn.nn.models import Distributed, ModelTraits, check_edge_weights, is_of_hpcgnn, plain, traits_of
 from hpcgnn.nn.node_embedding import own_tables
-from hpcgnn.ops.arena import empty_table, is_limited
+from hpcgnn.ops.arena import empty_table, is_limited, make_room
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.ops.spans import short_blocks
 from hpcgnn.partition.partition import Partition
@@ -69,6 +69,7 @@ OWN_CLUSTERS = ("these shards hold no clusters, so each rank cuts its own, and o
                 "losses; hpcgnn preprocess stores clusters for any number of ranks by its default, --cluster-rows 106")
 LINK_TASK = "hpcgnn.links.task:LinkTask"      # a wing, which the core does not import
 SUMS_BY_HAND = ("sage", "gcn", "gcnii", "jknet")      # models whose layers sum by ranges of columns, if they must
+BYTES_OF_A_MOVED_EDGE = 8      # its ends while they are put into another order
 CLUSTER_SEED = 0     # KaMinPar's seed: runs of all seeds share the clusters
 
 
@@ -150,6 +151,7 @@ class Session:
             part, info = links.part(part), links.info()
         # Remove the edges that are not trained on before anything counts them.
         part, whole = _in_batches(comm, part, config)
+        make_room(BYTES_OF_A_MOVED_EDGE * len(part.indices))
         part, reach = _within_reach(comm, part, config)
         if answers_with is not None and links is None:
             known = together(comm, lambda: as_trained(part.labels, info, answers_with))
@@ -178,6 +180,7 @@ class Session:
             part = replace(part, features=np.empty((part.num_inner, 0), np.float32))
         features = exchange.input_rows(stored.to(device))
         del stored
+        make_room(BYTES_OF_A_MOVED_EDGE * len(part.indices))
         graph = LocalGraph(_local_rows(part, whole, info, features, weighted_degree_of(exchange, part, device)),
                            exchange, None if reach is None else Prefixes(reach.num_within), messages.arcs,
                            config.sums == "half", config.stored_bits)

@@ -43,7 +43,8 @@ RECIPES = {
     "sage, wide": {"hidden": 40}, "gcn, wide": {"model": "gcn", "hidden": 72, "input_dropout": 0.0},
     "wide, map first": {"hidden": 18}, "gat": {"model": "gat"},
     "bf16": {"precision": "bf16", "hidden": 32}, "sylvie": {"method": "sylvie"},
-    "stored": {"store_activations": 4}, "steps": {"steps": "4"}, "pipegcn": {"method": "pipegcn"},
+    "stored": {"store_activations": 4}, "stored, wide": {"store_activations": 4, "hidden": 40},
+    "steps": {"steps": "4"}, "pipegcn": {"method": "pipegcn"},
 }
 
 
