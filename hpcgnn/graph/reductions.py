@@ -90,7 +90,7 @@ def _transpose(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray 
     shape = (len(indptr) - 1, num_columns)
     values = np.ones(len(indices), dtype=np.int8) if edge_weight is None else edge_weight
     by_column = scipy.sparse.csr_matrix((values, indices, indptr), shape=shape).tocsc()
-    return (resident(by_column.indptr.astype(np.int64)), resident(by_column.indices.astype(np.int32)),
+    return (resident(by_column.indptr.astype(np.int64)), resident(by_column.indices.astype(np.int32, copy=False)),
             None if edge_weight is None else resident(by_column.data))
 
 
@@ -127,7 +127,7 @@ def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with
     num_inner = len(indptr) - 1
     position = np.arange(len(indices), dtype=np.int64)
     by_source = scipy.sparse.csr_matrix((position, indices, indptr), shape=(num_inner, num_rows)).tocsc()
-    transposed = from_csr(by_source.indptr.astype(np.int64), by_source.indices.astype(np.int32), num_inner,
+    transposed = from_csr(by_source.indptr.astype(np.int64), by_source.indices.astype(np.int32, copy=False), num_inner,
                           has_half_sums=has_half_sums)
     matrix = from_csr(indptr, indices, num_rows, has_half_sums=has_half_sums)
     return Adjacency(matrix, transposed, resident(by_source.data))

@@ -7,10 +7,24 @@ import pytest
 from exchange.peers import by_rank
 from mpi4py import MPI
 
+from hpcgnn.exchange import reach as reach_of_rows
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.reach import Reach, nearest_first, reorder
+from hpcgnn.exchange.reach import Reach, edge_blocks, nearest_first, reorder
 
 NUM_HOPS = 3
+
+
+@pytest.fixture(autouse=True)
+def few_edges_at_once(monkeypatch):
+    """Blocks of one and of several rows."""
+    monkeypatch.setattr(reach_of_rows, "EDGES_AT_ONCE", 7)
+
+
+def test_blocks_of_edges_are_whole_rows_in_order():
+    found = list(edge_blocks(np.array([0, 3, 3, 7, 20, 20, 22])))      # degrees 3, 0, 4, 13, 0, 2
+    assert [(rows.start, rows.stop, edges.start, edges.stop) for rows, edges in found] == [
+        (0, 3, 0, 7), (3, 4, 7, 20), (4, 6, 20, 22)]
+    assert not list(edge_blocks(np.zeros(1, np.int64)))
 
 
 def hops_to_loss(dataset):
