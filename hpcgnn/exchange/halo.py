@@ -41,7 +41,8 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transfer import Transport
 from hpcgnn.graph.hop import Exchange, ExchangeSite
 from hpcgnn.graph.reductions import weighted_degree
-from hpcgnn.ops.arena import empty_table
+from hpcgnn.ops.arena import empty, empty_table, in_memory, is_limited, set_aside
+from hpcgnn.ops.column_ranges import ColumnRange, cut, join
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from hpcgnn.exchange.quantized_sums import QuantizedSums
 
 FLOAT_BITS = 32
+INPUT_RANGES, LEAST_COLUMNS = 8, 16      # ranges of columns in which input rows travel within --memory, and the narrowest
 IN_STEPS, OF_SUMS = "in_steps", "sums of gradients"    # in `state`, beside the names of exchanges
 PlanWithin = Callable[[int | None], ExchangePlan]      # of hops to the loss; None: any
 
@@ -247,8 +249,24 @@ class HaloExchange:
         """Collective: return inner features followed by halo features, which are sent once, in their storage type."""
         rows = empty_table((self._plan.num_inner + self.num_halo, features.shape[1]), features.dtype, features.device)
         rows[:self._plan.num_inner] = features
-        self.start_input(features).finish(rows[self._plan.num_inner:])
+        if is_limited():
+            self._bring_input_by_ranges(features, rows[self._plan.num_inner:])
+        else:
+            self.start_input(features).finish(rows[self._plan.num_inner:])
         return rows
+
+    def _bring_input_by_ranges(self, features: torch.Tensor, halo: torch.Tensor) -> None:
+        # Rows are read and written in the order of the messages, so they and the messages lie in memory.
+        ranges, brought = cut(features, max(LEAST_COLUMNS, -(-features.shape[1] // INPUT_RANGES))), list[ColumnRange]()
+        while ranges:
+            first, columns = ranges.pop(0)
+            far = empty((len(halo), columns.shape[1]), halo.dtype)
+            with in_memory(columns):
+                arrival = self.start_input(columns)
+            with in_memory(far):
+                arrival.finish(far)
+            brought.append(ColumnRange(first, set_aside(far)))
+        join(brought, halo)
 
     def start_input(self, features: torch.Tensor) -> Arrival:
         """Collective: start to bring the halo rows of `features`, in their storage type."""
