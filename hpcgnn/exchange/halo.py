@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from hpcgnn.exchange.quantized_sums import QuantizedSums
 
 FLOAT_BITS = 32
-INPUT_RANGES, LEAST_COLUMNS = 8, 16      # ranges of columns in which input rows travel within --memory, and the narrowest
+INPUT_RANGES, LEAST_COLUMNS = 8, 16      # ranges in which input rows travel within --memory, and the narrowest
 IN_STEPS, OF_SUMS = "in_steps", "sums of gradients"    # in `state`, beside the names of exchanges
 PlanWithin = Callable[[int | None], ExchangePlan]      # of hops to the loss; None: any
 

@@ -21,6 +21,7 @@ from hpcgnn.config import TrainConfig, parse_memory
 from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.exchange import arrival
 from hpcgnn.exchange.codec import decode
+from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import neighborhood
 from hpcgnn.ops import arena, limited_arena
@@ -109,6 +110,15 @@ def test_only_rows_that_do_not_fit_are_cut_and_only_where_columns_may_travel_apa
     # There is room for 9 or 10 columns, and fewer than 16 are never taken.
     assert {is_training for is_training, _ in widths} == {*[True] * in_training, *[False] * in_evaluation}
     assert {width for _, width in widths} <= {16}
+
+
+@pytest.mark.parallel(2)
+def test_input_rows_come_by_ranges_of_columns_into_halo_rows(shards, shared_path, limits, monkeypatch):
+    started, widths = HaloExchange.start_input, []
+    monkeypatch.setattr(HaloExchange, "start_input", lambda self, rows: (
+        widths.append(rows.shape[1]), started(self, rows))[1])
+    run(shards, shared_path / "run", limits[0](ROOM))
+    assert widths == [16, 4]
 
 
 @pytest.mark.parallel([1, 2])
