@@ -3,7 +3,7 @@
 A sum reads rows in the order of the edges. If they lie on a disk, each of these reads moves a whole page, so all that
 is read at a time must lie in memory. Columns do not meet in a sum: each range of them is a table of its own, which is
 copied, read back from the disk if it went there, summed, and joined with the others. The sums are the same to the last
-bit. Example: with room for 96 columns, rows of 256 are summed as 96, 96 and 64.
+bit. Example: with room for 100 columns, rows of 256 are summed as 88, 88 and 80.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ColumnRange(NamedTuple):
 
 
 def columns_at_once(rows: torch.Tensor) -> int | None:
-    """Number of columns of `rows` (n, dim) to sum at a time, a multiple of 16, the same on all ranks; None: all."""
+    """Number of columns of `rows` (n, dim) to sum at a time, a multiple of 8, the same on all ranks; None: all."""
     if rows.device.type != "cpu":
         return None
     width = columns_of_a_range(row_bytes_at_once(), rows.shape[1], rows.itemsize)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hpcgnn.run.output import size_text
 
-COLUMNS_TOGETHER = 16      # a range of columns is a multiple: draws for masks come in groups
+COLUMNS_TOGETHER = 8       # a range of columns is a multiple: draws for masks come in groups
 ROOM_OF_SUMS = 0.75         # share of the room that the rows of one sum may take
 SLACK = 10      # a tenth of a limit is left to what a process allocates between two tables
 

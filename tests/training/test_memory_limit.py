@@ -93,7 +93,7 @@ def test_losses_and_weights_are_those_of_a_run_without_a_limit(shards, shared_pa
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("settings, in_training, in_evaluation", [
-    ({}, True, True), ({"hidden": 16}, False, False), ({"method": "sylvie"}, COMM.size == 1, True),
+    ({}, True, True), ({"hidden": 8}, False, False), ({"method": "sylvie"}, COMM.size == 1, True),
     ({"model": "gat"}, False, False), ({"rematerialize": True}, COMM.size == 1, COMM.size == 1)])
 def test_only_rows_that_do_not_fit_are_cut_and_only_where_columns_may_travel_apart(
         shards, shared_path, limits, monkeypatch, settings, in_training, in_evaluation):
@@ -107,9 +107,9 @@ def test_only_rows_that_do_not_fit_are_cut_and_only_where_columns_may_travel_apa
     monkeypatch.setattr(LocalGraph, "next_site", lambda self, *args, **more: (
         passes.append(self.current_pass.is_training), next_site(self, *args, **more))[1])
     run(shards, shared_path / "run", {"hidden": 40, "input_dropout": 0.0, **settings, **limits[0](ROOM)})
-    # There is room for 9 or 10 columns, and fewer than 16 are never taken.
+    # There is room for 9 or 10 columns, and ranges are multiples of 8.
     assert {is_training for is_training, _ in widths} == {*[True] * in_training, *[False] * in_evaluation}
-    assert {width for _, width in widths} <= {16}
+    assert {width for _, width in widths} <= {8}
 
 
 @pytest.mark.parallel(2)
