@@ -24,8 +24,10 @@ def room(monkeypatch):
 
 
 @pytest.mark.parametrize("row_bytes, dim, item_bytes, expected", [
-    (None, 256, 4, 256), (1024, 256, 4, 256), (1023, 256, 4, 128), (400, 256, 4, 88), (200, 256, 2, 88),      # 88, 88 and 80, and not 96, 96 and 64
-    (170, 256, 2, 64), (8, 40, 4, 8), (0, 10, 4, 8), (0, 5, 4, 5)])      # never fewer than 8
+    (None, 256, 4, 256), (1024, 256, 4, 256), (1023, 256, 4, 128),
+    (400, 256, 4, 88), (200, 256, 2, 88),      # 88, 88 and 80, and not 96, 96 and 64
+    (170, 256, 2, 64),                         # at most 80 columns, four ranges: 64 each
+    (8, 40, 4, 8), (0, 10, 4, 8), (0, 5, 4, 5)])      # never fewer than 8 of more
 def test_the_width_of_a_range(row_bytes, dim, item_bytes, expected):
     assert columns_of_a_range(row_bytes, dim, item_bytes) == expected
 
