@@ -874,6 +874,8 @@ MUTATIONS = [
              "LIBC.sync_file_range(self.number, offset + start, BLOCK, WRITE)", SCRATCH_FILE),
     Mutation("exchange/arrival.py", "gradients are added to rows on a disk", "with in_memory(rows) if self.is_gradient "
              "else nullcontext(), self", "with self", Tests("training/test_memory_limit.py -k asked_into_memory", 2)),
+    Mutation("exchange/codec.py", "rows are counted for each range", "if has_new_rows:", "if True:",
+             Tests("training/test_memory_limit.py -k 'losses and wide'", 2)),
     Mutation("exchange/reach.py", "a block of edges lacks the last row's",
              "slice(int(indptr[first]), int(indptr[last]))", "slice(int(indptr[first]), int(indptr[last - 1]))",
              Tests("exchange/test_reach.py -m 'not parallel'")),

@@ -188,12 +188,13 @@ class Messages:
     def parameter_bytes(self) -> int:
         return sum(layout.parameter_bytes for layout in self.send_layouts)
 
-    def count(self, traffic: Traffic) -> None:
-        """Add what is sent to the counts."""
+    def count(self, traffic: Traffic, has_new_rows: bool = True) -> None:
+        """Add what is sent to the counts; without new rows, it is other columns of rows that were counted."""
         traffic.payload_bytes += self.payload_bytes
         traffic.parameter_bytes += self.parameter_bytes
         traffic.num_values += self.num_values
-        traffic.width_rows += self.width_rows
+        if has_new_rows:
+            traffic.width_rows += self.width_rows
         for peer, num_bytes in zip(self.peers, self.send_sizes, strict=True):
             if num_bytes:
                 traffic.sent_by_peer[peer] = traffic.sent_by_peer.get(peer, 0) + num_bytes

@@ -326,7 +326,8 @@ class HaloExchange:
             rounds = ((0, len(messages.peers) - 1),)      # of the places of its one or two peers
         if site.is_training:
             self._calls.append(Call(site, purpose, rows.shape[1], number))
-        return Outgoing(messages, rows, key, self.training if site.is_training else self.evaluation, rounds, span)
+        return Outgoing(messages, rows, key, self.training if site.is_training else self.evaluation, rounds, span,
+                        has_new_rows=site.first_column == 0)
 
     def _of_round(self, messages: Messages, purpose: int, number: int) -> Messages:
         from hpcgnn.exchange.kinds.by_peer import round_messages

@@ -44,6 +44,7 @@ class Outgoing:
     traffic: Traffic
     rounds: Rounds                       # (destination, source) of each round, as indices into the messages' peers
     span: tuple[int, int] | None = None  # (start, stop), halo rows if the messages have one peer; None: all
+    has_new_rows: bool = True            # False: other columns of rows that were sent just before
 
     @property
     def is_gradient(self) -> bool:
@@ -150,7 +151,7 @@ class Sender:
                 streams.message.keep(outgoing.rows)
                 found = encoding(messages, outgoing.rows, key, send)
                 checks = None if found is None else _checks_of(found, messages, key, streams)
-                messages.count(traffic)
+                messages.count(traffic, outgoing.has_new_rows)
                 if traffic is self.training and self.tracer.is_traced:
                     self.tracer.note(messages, key, send)
             delivery = self.transport.deliver(self.comm, messages.peers, send, arriving, tag, arena.staging, checks,

@@ -93,6 +93,7 @@ class ExchangeSite:
     reduction: str | None = None  # reduction of the receivers; set if the sender may sum rows for the receivers
     loss_scale: float = 1.0       # factor on the loss, and so on all gradients
     nodes: range | None = None    # only rows of nodes with these global ids travel; None: all
+    first_column: int = 0         # where rows travel by ranges of columns: that of the range
 
 
 class GradientArrival(Protocol):

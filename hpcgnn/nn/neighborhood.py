@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -395,7 +395,8 @@ class Neighborhood:
 
     def _fetched(self, columns: ColumnRange) -> torch.Tensor:
         # These columns are masked by their owner, unlike whole rows: the values are the same.
-        arrival, far = self.graph.exchange.start_fetch(columns.rows, self.site), self._empty_halo(columns.rows)
+        site = replace(self.site, first_column=columns.first)
+        arrival, far = self.graph.exchange.start_fetch(columns.rows, site), self._empty_halo(columns.rows)
         arrival.finish(far)
         return far
 
@@ -456,7 +457,8 @@ class Neighborhood:
         """Collective: start to send columns of the gradients of halo rows, made of those of the sums if they aren't."""
         of_halo = columns if are_of_halo else ColumnRange(
             columns.first, multiply(self.hop.matrices.far_back, columns.rows))
-        return self.graph.exchange.start_take_home(self._masked_halo(of_halo), self.site)
+        site = replace(self.site, first_column=columns.first)
+        return self.graph.exchange.start_take_home(self._masked_halo(of_halo), site)
 
     def _start_take_home(self, gradient: torch.Tensor,
                          then: Callable[[torch.Tensor], torch.Tensor] | None) -> GradientArrival:

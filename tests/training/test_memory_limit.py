@@ -83,6 +83,8 @@ def test_losses_and_weights_are_those_of_a_run_without_a_limit(shards, shared_pa
     _, expected = run(shards, shared_path / "whole", RECIPES[recipe])
     summary, metrics = run(shards, shared_path / "limited", {**RECIPES[recipe], **limit(ROOM)})
     assert losses(metrics).tobytes() == losses(expected).tobytes()
+    for name in ("width_histogram", "mean_bits", "sent_bytes_payload", "sent_bytes_parameters"):
+        assert [record[name] for record in metrics] == [record[name] for record in expected], name
     on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "limited/checkpoint.h5",
                                                 shared_path / "whole/checkpoint.h5"))
     assert all(record["disk_bytes_spilled"] > 0 for record in metrics) and not any(
