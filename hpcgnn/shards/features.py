@@ -99,7 +99,7 @@ def _add(digest: hashlib.blake2b, array: np.ndarray, dtype: str) -> None:
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_BLOCK = 32
-WINDOW_BYTES = 1 << 28     # of rows that are put in order at once
+WINDOW_BYTES, MOST_WINDOWS = 1 << 24, 256      # of rows that are put in order at once, at least, and how often at most
 COMPRESSED_DENSITY = 0.25   # below this share of non-zeros, lzf saves more time on the disk than it costs
 SAMPLED_ROWS = 4096
 FLOAT16_OVERFLOW = 65520.0   # the smallest magnitude that rounds to infinity; the largest float16 is 65504
@@ -222,7 +222,7 @@ def _scanned(dataset: GraphDataset, node_id: np.ndarray, folder: Path) -> Iterat
     they come by ascending node, so their places within the window are known without being written.
     """
     row_bytes = 4 * dataset.num_features
-    rows_a_window = max(1, WINDOW_BYTES // row_bytes)
+    rows_a_window = max(1, WINDOW_BYTES // row_bytes, len(node_id) // MOST_WINDOWS)
     windows = [slice(first, first + rows_a_window) for first in range(0, len(node_id), rows_a_window)]
     window_of = np.full(dataset.num_nodes, -1, np.int32)
     window_of[node_id] = np.arange(len(node_id)) // rows_a_window
