@@ -42,6 +42,8 @@ shards = shards_of(lambda: easy_graph(spec=GRAPH))
 RECIPES = {
     "sage": {}, "sage, map first": {"hidden": 8, "input_dropout": 0.0}, "gcn": {"model": "gcn"},
     "sage, wide": {"hidden": 40}, "gcn, wide": {"model": "gcn", "hidden": 72, "input_dropout": 0.0},
+    "gcnii, wide": {"model": "gcnii", "hidden": 40}, "jknet, wide": {"model": "jknet", "hidden": 40},
+    "fp16, wide": {"precision": "fp16", "hidden": 40}, "8 bits, wide": {"method": "uniform", "bits": 8, "hidden": 40},
     "wide, map first": {"hidden": 18}, "gat": {"model": "gat"},
     "bf16": {"precision": "bf16", "hidden": 32}, "sylvie": {"method": "sylvie"},
     "stored": {"store_activations": 4}, "stored, wide": {"store_activations": 4, "hidden": 40},
